@@ -27,8 +27,10 @@ def camel(name: str) -> str:
     return _ACRONYMS.get(joined, joined)
 
 
-class Model(msgspec.Struct, frozen=True, omit_defaults=True, rename=camel):
-    """Base of all API structs. Unknown fields are ignored when decoding: a cluster may be newer than we are.
+class Model(msgspec.Struct, omit_defaults=True, rename=camel):
+    """Base of all API structs; never changed once made.
+
+    Unknown fields are ignored when decoding: a cluster may be newer than we are.
 
     Reading a user's file is stricter (`orchestra.api.load`): there an unknown field is an error.
     """
@@ -40,9 +42,7 @@ Raw = dict[str, Any]
 Text = Annotated[str, Meta(max_length=1024)]
 LongText = Annotated[str, Meta(max_length=32768)]
 Label = Annotated[str, Meta(max_length=63)]
-Name = Annotated[
-    str, Meta(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
-]
+Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 """The name of another Kubernetes object."""
 AbsolutePath = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^/")]
 EnvName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]

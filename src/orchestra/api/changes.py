@@ -73,9 +73,7 @@ def change_rules(fields_seen_by_cel: list[str]) -> list[ChangeRule]:
 
 
 def _same(new: str, old: str, name: str) -> str:
-    return (
-        f"(has({new}.{name}) == has({old}.{name}) && (!has({new}.{name}) || {new}.{name} == {old}.{name}))"
-    )
+    return f"(has({new}.{name}) == has({old}.{name}) && (!has({new}.{name}) || {new}.{name} == {old}.{name}))"
 
 
 def forbidden_changes(old: TorchrunJobSpec, new: TorchrunJobSpec) -> list[Problem]:

@@ -40,9 +40,7 @@ from orchestra.api.template import (
 Command = LongText | list[LongText]
 """A shell-like line, parsed once and never given to a shell, or the words themselves."""
 
-Phase = Literal[
-    "Pending", "Syncing", "Queued", "Provisioning", "Running", "Suspended", "Succeeded", "Failed"
-]
+Phase = Literal["Pending", "Syncing", "Queued", "Provisioning", "Running", "Suspended", "Succeeded", "Failed"]
 
 
 class Environment(Model):

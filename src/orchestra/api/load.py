@@ -26,6 +26,8 @@ _KINDS: dict[str, type[TorchrunJob] | type[TorchrunQueue]] = {
     "TorchrunJob": TorchrunJob,
     "TorchrunQueue": TorchrunQueue,
 }
+# Required fields that are wrong or missing get a stand-in, so that the rest of the object can still be judged.
+_STAND_INS = {"name": "x", "jobQueue": "x", "command": "true"}
 _MAX_FILE = 16 * 1024 * 1024
 
 
@@ -35,10 +37,20 @@ class Document:
 
     object: TorchrunJob | TorchrunQueue
     source: Node
+    broken: tuple[str, ...] = ()
+    """Fields that were left out of `object` because they are wrong: what follows from them is not to be believed."""
 
     def place(self, path: str) -> Place:
         """Where a field of the object stands in the file."""
         return self.source.find(path)
+
+    def believable(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Problems found in `object`, with their places, less those that only echo a broken field."""
+        return [
+            problem.at(self.place(problem.path))
+            for problem in problems
+            if not any(_related(problem.path, path) for path in self.broken)
+        ]
 
 
 @dataclass
@@ -115,15 +127,56 @@ def _load_document(node: Node, loaded: Loaded) -> None:
         return
     problems = check(node, shape_of(struct))
     loaded.problems += problems
-    if problems:
-        return
+    broken = [problem.path for problem in problems]
     try:
-        thing = from_builtins(node.plain(), struct)
-    except msgspec.ValidationError as error:  # the check above is meant to say all of it first, with the place
-        loaded.problems.append(Problem("", str(error), place=node.place))
+        thing = from_builtins(_without(node.plain(), broken), struct)
+    except msgspec.ValidationError as error:
+        if not problems:  # the check is meant to say all of it first, with the place
+            loaded.problems.append(Problem("", str(error), place=node.place))
         return
-    loaded.problems += [problem.at(node.find(problem.path)) for problem in broken_rules(thing)]
-    loaded.documents.append(Document(thing, node))
+    # A misspelt field stands for the right one too: `numGpus` must not also be "numGPUs is missing".
+    meant = [_meant(path, struct) for path in broken]
+    document = Document(thing, node, tuple(sorted({*broken, *(path for path in meant if path)})))
+    loaded.problems += document.believable(broken_rules(thing))
+    loaded.documents.append(document)
+
+
+def _without(data: Any, paths: list[str]) -> Any:
+    """`data` less the fields at these paths, so that the rest can still be judged."""
+    for path in paths:
+        *parents, last = _steps(path) or [""]
+        node = data
+        for step in parents:
+            node = node[step] if isinstance(node, dict) and step in node else None
+        if isinstance(node, dict):
+            node.pop(last, None)
+            if last in _STAND_INS:
+                node[last] = _STAND_INS[last]
+    return data
+
+
+def _steps(path: str) -> list[str]:
+    """The named steps of a path; an item of a list stands for the whole list."""
+    return path.split("[")[0].split(".")
+
+
+def _meant(path: str, struct: type[TorchrunJob] | type[TorchrunQueue]) -> str | None:
+    shape: Any = shape_of(struct)
+    *parents, last = _steps(path)
+    for step in parents:
+        known = getattr(shape, "fields", {}).get(step)
+        if known is None:
+            return None
+        shape = known.shape
+    guess = nearest(last, getattr(shape, "fields", {}))
+    return ".".join([*parents, guess]) if guess else None
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one path lies within the other."""
+    first, second = _steps(one), _steps(other)
+    shorter = min(len(first), len(second))
+    return first[:shorter] == second[:shorter]
 
 
 def _struct_for(node: Node, loaded: Loaded) -> type[TorchrunJob] | type[TorchrunQueue] | None:
@@ -142,9 +195,7 @@ def _struct_for(node: Node, loaded: Loaded) -> type[TorchrunJob] | type[Torchrun
             Problem("apiVersion", f"{version!r} is not known", f"write {_API_VERSION}", node.keys["apiVersion"])
         )
     if kind not in _KINDS:
-        loaded.problems.append(
-            Problem("kind", f"{kind!r} is not known", did_you_mean(kind, _KINDS), node.keys["kind"])
-        )
+        loaded.problems.append(Problem("kind", f"{kind!r} is not known", did_you_mean(kind, _KINDS), node.keys["kind"]))
     return _KINDS[kind] if len(loaded.problems) == before else None
 
 

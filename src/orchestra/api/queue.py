@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from orchestra.api.base import Count, Model, Name, Text
 from orchestra.api.kubernetes import Condition, ObjectMeta
@@ -28,11 +28,11 @@ class ResourceShare(Model):
 class QueueResources(Model):
     """Quotas of the queue."""
 
-    gpu: ResourceShare = ResourceShare()
+    gpu: ResourceShare = field(default_factory=ResourceShare)
     """GPUs."""
-    cpu: ResourceShare = ResourceShare()
+    cpu: ResourceShare = field(default_factory=ResourceShare)
     """CPUs."""
-    memory: ResourceShare = ResourceShare()
+    memory: ResourceShare = field(default_factory=ResourceShare)
     """Memory."""
 
 
@@ -43,7 +43,7 @@ class TorchrunQueueSpec(Template):
     """Name of the KAI scheduler queue; it is created when it does not exist."""
     parent_kai_queue: Name = "default"
     """Its parent; created when missing, never changed."""
-    resources: QueueResources = QueueResources()
+    resources: QueueResources = field(default_factory=QueueResources)
     """Quotas, for KAI and for the operator where no scheduler enforces them."""
     overrides_allowed: Annotated[list[Text], Meta(max_length=128)] | None = None
     """Field paths that a job may change. Absent: all but service account, securityContext, hostNetwork,

@@ -94,7 +94,9 @@ def shape_of(struct: type[msgspec.Struct]) -> Object:
     hints = typing.get_type_hints(struct, include_extras=True)
     fields = {}
     for info in msgspec.structs.fields(struct):
-        default = info.default if info.default is not msgspec.NODEFAULT else None
+        default = None if info.default is msgspec.NODEFAULT else info.default
+        if info.default_factory is not msgspec.NODEFAULT:
+            default = info.default_factory()
         fields[info.encode_name] = Field(
             name=info.encode_name,
             attribute=info.name,

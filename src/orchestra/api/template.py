@@ -236,6 +236,7 @@ class Template(Model):
     network: Network | None = None
     """Network of the workers."""
     pod_template: Raw | None = None
-    """Anything else of a pod (`metadata`, `spec`), laid under what Orchestra writes. The container `trainer` is ours."""
+    """Anything else of a pod (`metadata`, `spec`), laid under what Orchestra writes. The container `trainer` is
+    ours."""
     lifecycle: Lifecycle | None = None
     """When a job is restarted, stopped and removed."""

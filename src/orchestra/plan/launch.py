@@ -1,0 +1,182 @@
+"""The launch line and the environment of each node."""
+
+from __future__ import annotations
+
+from orchestra.api.template import Template
+from orchestra.plan.command import Command
+from orchestra.plan.model import NodePlan, Rendezvous
+from orchestra.plan.size import Size
+from orchestra.plan.where import Where
+
+# torchrun's own limits assume that all nodes start within a minute or so; pods that pull images do not.
+_JOIN_TIMEOUT = 1800
+_READ_TIMEOUT = 300
+
+
+def launch_nodes(
+    command: Command,
+    size: Size,
+    nnodes: str,
+    rendezvous: Rendezvous,
+    template: Template,
+    where: Where,
+    job_env: dict[str, str],
+) -> list[NodePlan]:
+    """What each node runs, and with which environment."""
+    return [
+        NodePlan(
+            index=index,
+            argv=_argv(command, size, nnodes, rendezvous, template, where, index),
+            env=_env(command, size, nnodes, rendezvous, template, where, index, job_env),
+        )
+        for index in range(size.nodes)
+    ]
+
+
+def hostfile(command: Command, size: Size, where: Where) -> dict[str, str]:
+    """The files that the launch line names: deepspeed's list of hosts."""
+    if not _needs_hostfile(command, size):
+        return {}
+    lines = [f"{host} slots={size.procs_per_node}" for host in where.hosts]
+    return {_hostfile_path(where): "\n".join(lines) + "\n"}
+
+
+def _argv(
+    command: Command,
+    size: Size,
+    nnodes: str,
+    rendezvous: Rendezvous,
+    template: Template,
+    where: Where,
+    index: int,
+) -> list[str]:
+    if command.launcher == "none":
+        return command.program
+    if command.launcher == "deepspeed":
+        ours = _deepspeed_options(command, size, where, index)
+    else:
+        ours = _torchrun_options(size, nnodes, rendezvous, template, where, index)
+        if "standalone" in command.options.given:  # it brings a rendezvous of its own
+            ours = {name: ours[name] for name in ("nproc-per-node", "max-restarts")}
+    missing = [
+        f"--{name}={value}" if value else f"--{name}"
+        for name, value in ours.items()
+        if name.replace("_", "-") not in command.options.given
+    ]
+    return [*command.executable, *missing, *command.options.words, *command.options.program]
+
+
+def _torchrun_options(
+    size: Size, nnodes: str, rendezvous: Rendezvous, template: Template, where: Where, index: int
+) -> dict[str, str]:
+    options = {"nnodes": nnodes, "nproc-per-node": str(size.procs_per_node)}
+    restarts = str(_restarts(template, where))
+    if rendezvous.backend == "static":
+        return options | {
+            "rdzv-backend": "static",
+            "node-rank": str(index),
+            "master-addr": where.hosts[0],
+            "master-port": str(where.port),
+            "max-restarts": restarts,
+        }
+    options |= {
+        "rdzv-backend": rendezvous.backend,
+        "rdzv-endpoint": where.store,
+        "rdzv-id": where.run_id,
+        "max-restarts": restarts,
+        "local-addr": where.hosts[index],
+    }
+    conf = rendezvous_conf(rendezvous, where, index)
+    return options | {"rdzv-conf": conf} if conf else options
+
+
+def rendezvous_conf(rendezvous: Rendezvous, where: Where, index: int) -> str:
+    """Settings of the rendezvous; measured to be needed, see docs/adr."""
+    if rendezvous.backend != "c10d":
+        return ""
+    is_host = int(where.store_on_first_node and index == 0)
+    return (
+        f"is_host={is_host},join_timeout={_JOIN_TIMEOUT},read_timeout={_READ_TIMEOUT},"
+        "keep_alive_interval=1,keep_alive_max_attempt=3"
+    )
+
+
+def _deepspeed_options(command: Command, size: Size, where: Where, index: int) -> dict[str, str]:
+    if not _needs_hostfile(command, size):
+        asked = {"num-gpus", "num-accelerators", "include", "hostfile"} & set(command.options.given)
+        options = {} if asked else {"num_gpus": str(size.procs_per_node)}
+        return options | {"master_port": str(where.port)}
+    return {
+        "hostfile": _hostfile_path(where),
+        "no_ssh": "",
+        "node_rank": str(index),
+        "master_addr": where.hosts[0],
+        "master_port": str(where.port),
+    }
+
+
+def _needs_hostfile(command: Command, size: Size) -> bool:
+    return command.launcher == "deepspeed" and size.nodes > 1 and "hostfile" not in command.options.given
+
+
+def _hostfile_path(where: Where) -> str:
+    return f"{where.folder}/hostfile"
+
+
+def _restarts(template: Template, where: Where) -> int:
+    lifecycle = template.lifecycle
+    if lifecycle is None or lifecycle.restart_policy == "Never":
+        return 0
+    return where.restarts_left if where.restarts_left is not None else lifecycle.max_restarts or 0
+
+
+def _env(
+    command: Command,
+    size: Size,
+    nnodes: str,
+    rendezvous: Rendezvous,
+    template: Template,
+    where: Where,
+    index: int,
+    job_env: dict[str, str],
+) -> dict[str, str]:
+    settings = _overridable(size, template, rendezvous)
+    fixed = {
+        "MASTER_ADDR": where.hosts[0],
+        "MASTER_PORT": str(where.port),
+        "NNODES": str(size.nodes),
+        "NODE_RANK": str(index),
+        "NPROC_PER_NODE": str(size.procs_per_node),
+    }
+    if command.launcher == "none" and size.procs_per_node == 1:
+        # One process a node and nobody to number them: what `init_method="env://"` expects.
+        fixed |= {"RANK": str(index), "WORLD_SIZE": str(size.nodes), "LOCAL_RANK": "0"}
+    # A script that calls torchrun itself finds every option here; its own flags win over these.
+    for name, value in _torchrun_options(size, nnodes, rendezvous, template, where, index).items():
+        fixed[f"PET_{name.replace('-', '_').upper()}"] = value
+    return settings | job_env | command.env | fixed
+
+
+def _overridable(size: Size, template: Template, rendezvous: Rendezvous) -> dict[str, str]:
+    """Good values that a user's own env may replace."""
+    lifecycle, network, resources = template.lifecycle, template.network, template.node_resources
+    env = {
+        # Without this, workers that restart read the addresses of the round before.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "ORCHESTRA_BACKEND": rendezvous.collective,
+    }
+    if rendezvous.collective == "nccl":
+        env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+    if lifecycle and lifecycle.grace_period_seconds is not None:
+        env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(lifecycle.grace_period_seconds)
+    if network and network.interface:
+        env |= {"NCCL_SOCKET_IFNAME": network.interface, "GLOO_SOCKET_IFNAME": network.interface}
+    if resources and resources.cpus is not None:
+        cores = int(resources.cpus.value * size.share // 1)
+        env["OMP_NUM_THREADS"] = str(max(1, cores // size.procs_per_node))
+    return env
+
+
+RESERVED_ENV = frozenset({"MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE"})
+"""Variables that are ours: a job's own value for them would take its nodes apart."""

@@ -1,0 +1,34 @@
+"""The few facts of a run that only its engine knows: names, addresses, and what is left of the budget."""
+
+from __future__ import annotations
+
+from orchestra.api.base import Model
+
+
+class Where(Model):
+    """Where one attempt of a job runs. An engine gives it; without one the names of the API are used."""
+
+    run_id: str
+    """Id of the rendezvous. Must be new for each attempt: exhausted restarts close an id for good."""
+    store: str
+    """`host:port` of the rendezvous store."""
+    hosts: list[str]
+    """Address of each node, by index."""
+    port: int
+    """MASTER_PORT, on the first node."""
+    store_on_first_node: bool = False
+    """Whether the first node's launcher hosts the store itself (no store of the job's own)."""
+    restarts_left: int | None = None
+    """What is left of `maxRestarts`; absent: all of it."""
+    folder: str = "/run/orchestra"
+    """Folder on each worker for the small files of the launch."""
+
+
+def as_named(job: str, nodes: int, port: int, store: str | None) -> Where:
+    """The names that the API promises for a job's first attempt."""
+    return Where(
+        run_id=f"{job}-1",
+        store=store or f"{job}-rdzv:{port}",
+        hosts=[f"{job}-{index}.{job}" for index in range(nodes)],
+        port=port,
+    )
