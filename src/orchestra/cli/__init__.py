@@ -1,1 +1,1 @@
-
+"""The face: `orchestra`, and the same program as `kubectl torchrun`."""

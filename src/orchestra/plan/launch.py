@@ -23,14 +23,19 @@ def launch_nodes(
     job_env: dict[str, str],
 ) -> list[NodePlan]:
     """What each node runs, and with which environment."""
-    return [
-        NodePlan(
-            index=index,
-            argv=_argv(command, size, nnodes, rendezvous, template, where, index),
-            env=_env(command, size, nnodes, rendezvous, template, where, index, job_env),
+    nodes = []
+    for index in range(size.nodes):
+        options = command.options
+        ours = _missing_options(command, size, nnodes, rendezvous, template, where, index)
+        nodes.append(
+            NodePlan(
+                index=index,
+                argv=[*command.executable, *ours, *options.words, *options.program],
+                launcher=[*command.executable, *ours, *options.launcher_words],
+                env=_env(command, size, nnodes, rendezvous, template, where, index, job_env),
+            )
         )
-        for index in range(size.nodes)
-    ]
+    return nodes
 
 
 def hostfile(command: Command, size: Size, where: Where) -> dict[str, str]:
@@ -41,7 +46,7 @@ def hostfile(command: Command, size: Size, where: Where) -> dict[str, str]:
     return {_hostfile_path(where): "\n".join(lines) + "\n"}
 
 
-def _argv(
+def _missing_options(
     command: Command,
     size: Size,
     nnodes: str,
@@ -50,20 +55,20 @@ def _argv(
     where: Where,
     index: int,
 ) -> list[str]:
+    """The launcher's options that the user did not give."""
     if command.launcher == "none":
-        return command.program
+        return []
     if command.launcher == "deepspeed":
         ours = _deepspeed_options(command, size, where, index)
     else:
         ours = _torchrun_options(size, nnodes, rendezvous, template, where, index)
         if "standalone" in command.options.given:  # it brings a rendezvous of its own
             ours = {name: ours[name] for name in ("nproc-per-node", "max-restarts")}
-    missing = [
+    return [
         f"--{name}={value}" if value else f"--{name}"
         for name, value in ours.items()
         if name.replace("_", "-") not in command.options.given
     ]
-    return [*command.executable, *missing, *command.options.words, *command.options.program]
 
 
 def _torchrun_options(
@@ -81,7 +86,7 @@ def _torchrun_options(
         }
     options |= {
         "rdzv-backend": rendezvous.backend,
-        "rdzv-endpoint": where.store,
+        "rdzv-endpoint": rendezvous.store,
         "rdzv-id": where.run_id,
         "max-restarts": restarts,
         "local-addr": where.hosts[index],
@@ -94,11 +99,10 @@ def rendezvous_conf(rendezvous: Rendezvous, where: Where, index: int) -> str:
     """Settings of the rendezvous; measured to be needed, see docs/adr."""
     if rendezvous.backend != "c10d":
         return ""
-    is_host = int(where.store_on_first_node and index == 0)
-    return (
-        f"is_host={is_host},join_timeout={_JOIN_TIMEOUT},read_timeout={_READ_TIMEOUT},"
-        "keep_alive_interval=1,keep_alive_max_attempt=3"
-    )
+    # torchrun would infer this from DNS, which fails before the records exist. Only a foreign store keeps its guess.
+    is_host = f"is_host={int(where.store_on_first_node and index == 0)}," if rendezvous.own_store else ""
+    timeouts = f"join_timeout={_JOIN_TIMEOUT},read_timeout={_READ_TIMEOUT}"
+    return f"{is_host}{timeouts},keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
 def _deepspeed_options(command: Command, size: Size, where: Where, index: int) -> dict[str, str]:

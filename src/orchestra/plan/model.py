@@ -13,11 +13,14 @@ from orchestra.api.template import Lifecycle, Template
 Purpose = Literal["workspace", "datasets", "checkpoints", "models"]
 
 
-class NodePlan(Model):
+class NodePlan(Model, kw_only=True):
     """One node: what it runs and with which environment."""
 
     index: int
     argv: list[str]
+    """The whole launch line."""
+    launcher: list[str] = []
+    """The launcher and its options only, for an agent that puts itself between it and `Launch.program`."""
     env: dict[str, str]
 
 
@@ -35,7 +38,8 @@ class Resources(Model):
 class Rendezvous(Model):
     """How the nodes meet."""
 
-    backend: Literal["c10d", "etcd-v2", "static"]
+    backend: str
+    """c10d, etcd-v2, static, or another that the command itself names."""
     collective: Literal["nccl", "gloo", "mpi"]
     store: str
     own_store: bool

@@ -78,6 +78,8 @@ DEEPSPEED_SWITCHES = frozenset(
 )
 DEEPSPEED_SHORT = {"-H": "hostfile", "-i": "include", "-e": "exclude", "-h": "help"}
 
+_KIND_OF_PROGRAM = ("module", "no-python", "run-path")
+
 # `--nnodes=$NNODES`, as people write it in scripts: the variable is one of ours, so the flag is ours to fill in.
 _OUR_VARIABLE = re.compile(r"^\$\{?(NNODES|NODE_RANK|RANK|NPROC_PER_NODE|MASTER_ADDR|MASTER_PORT|WORLD_SIZE)\}?")
 
@@ -88,10 +90,20 @@ class Options:
 
     given: dict[str, str | None] = field(default_factory=dict)
     """Options by their full name; None for a switch."""
-    words: list[str] = field(default_factory=list)
-    """The options as the user wrote them."""
+    taken: list[tuple[str, list[str]]] = field(default_factory=list)
+    """The options as the user wrote them, by name."""
     program: list[str] = field(default_factory=list)
     """What follows: the script and its arguments."""
+
+    @property
+    def words(self) -> list[str]:
+        """The options as the user wrote them."""
+        return [word for _, words in self.taken for word in words]
+
+    @property
+    def launcher_words(self) -> list[str]:
+        """The same, less those that say what kind of program follows."""
+        return [word for name, words in self.taken if name not in _KIND_OF_PROGRAM for word in words]
 
 
 class UnknownOption(ValueError):
@@ -129,8 +141,9 @@ def _read(words: list[str], values: frozenset[str], switches: frozenset[str], sh
         position += len(taken)
         if name in values and _OUR_VARIABLE.match(value):
             continue
-        options.words += taken
-        options.given[name or flag.lstrip("-")] = value if name in values or equals else None
+        full_name = name or flag.lstrip("-")
+        options.taken.append((full_name, taken))
+        options.given[full_name] = value if name in values or equals else None
     options.program = words[position:]
     return options
 

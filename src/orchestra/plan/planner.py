@@ -17,7 +17,6 @@ from orchestra.plan.volumes import mount_problems, plan_code, plan_volumes
 from orchestra.plan.where import Where, as_named
 
 KAI_SCHEDULER = "kai-scheduler"
-_ETCD_PORT = 2379
 
 
 def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> Plan:
@@ -43,18 +42,9 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
         raise Invalid(problems)
 
     distributed = template.distributed or Distributed()
-    backend = distributed.rdzv_backend or "c10d"
     if where is None:
-        port = distributed.port or 29500
-        store_port = _ETCD_PORT if backend == "etcd-v2" else port
-        endpoint = distributed.rdzv_endpoint or f"{job.metadata.name}-rdzv:{store_port}"
-        where = as_named(job.metadata.name, size.nodes, port, endpoint)
-    rendezvous = Rendezvous(
-        backend=backend,
-        collective=distributed.backend or ("nccl" if size.gpus_per_node else "gloo"),
-        store=where.store,
-        own_store=distributed.rdzv_endpoint is None and backend != "static" and command.launcher != "deepspeed",
-    )
+        where = as_named(job.metadata.name, size.nodes, distributed.port or 29500, _backend(command, distributed))
+    rendezvous = _rendezvous(command, distributed, size, where)
     literal_env = {one.name: one.value or "" for one in template.env if one.value_from is None}
     code = plan_code(spec, template)
     nnodes = str(size.nodes) if least == most else f"{least}:{most}"
@@ -97,6 +87,28 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
     )
 
 
+def _backend(command: Command, distributed: Distributed) -> str:
+    """The rendezvous that the command's own flags imply, else the template's."""
+    given = command.options.given if command.launcher == "torchrun" else {}
+    if given.get("rdzv-backend"):
+        return str(given["rdzv-backend"])
+    if "master-addr" in given and "rdzv-endpoint" not in given:
+        return "static"
+    return distributed.rdzv_backend or "c10d"
+
+
+def _rendezvous(command: Command, distributed: Distributed, size: Size, where: Where) -> Rendezvous:
+    backend = _backend(command, distributed)
+    endpoint = command.options.given.get("rdzv-endpoint") or distributed.rdzv_endpoint
+    brings_its_own = "standalone" in command.options.given or command.launcher == "deepspeed" or backend == "static"
+    return Rendezvous(
+        backend=backend,
+        collective=distributed.backend or ("nccl" if size.gpus_per_node else "gloo"),
+        store=endpoint or where.store,
+        own_store=endpoint is None and not brings_its_own,
+    )
+
+
 def _node_gpus(template: Template) -> int:
     return template.node_resources.gpus or 0 if template.node_resources else 0
 
@@ -134,6 +146,9 @@ def _command_size_problems(command: Command, size: Size, least: int, most: int) 
         problems.append(
             Problem("spec.command", f"--standalone is one node, the job has {size.nodes}", "remove --standalone")
         )
+    if "node-rank" in given and most > 1:
+        reason = f"--node-rank={given['node-rank']} would be the same on every node"
+        problems.append(Problem("spec.command", reason, "remove it: it is filled in"))
     flag = "nnodes" if command.launcher == "torchrun" else "num-nodes"
     value = given.get(flag)
     right = {str(size.nodes)} if least == most else set()

@@ -24,11 +24,14 @@ class Where(Model):
     """Folder on each worker for the small files of the launch."""
 
 
-def as_named(job: str, nodes: int, port: int, store: str | None) -> Where:
+_ETCD_PORT = 2379
+
+
+def as_named(job: str, nodes: int, port: int, backend: str) -> Where:
     """The names that the API promises for a job's first attempt."""
     return Where(
         run_id=f"{job}-1",
-        store=store or f"{job}-rdzv:{port}",
+        store=f"{job}-rdzv:{_ETCD_PORT if backend == 'etcd-v2' else port}",
         hosts=[f"{job}-{index}.{job}" for index in range(nodes)],
         port=port,
     )

@@ -1,0 +1,1 @@
+"""One file a verb: what it takes, what it does, what it prints."""

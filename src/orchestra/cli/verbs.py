@@ -1,0 +1,32 @@
+"""The verbs, and how one is loaded. Only the verb that is asked for is imported: `--help` must be instant."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Protocol, cast
+
+# In the order in which a newcomer needs them.
+VERBS: dict[str, str] = {
+    "validate": "check job and queue files; every mistake with its line",
+    "plan": "show what would run and why, before it does",
+    "completion": "print the completion script for your shell",
+    "version": "print the version",
+}
+
+
+class Verb(Protocol):
+    """What each module in `cli/commands` offers."""
+
+    EPILOG: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the verb's arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Does it; the result is the exit code."""
+
+
+def load_verb(name: str) -> Verb:
+    """The module of a verb."""
+    return cast("Verb", importlib.import_module(f"orchestra.cli.commands.{name}"))
