@@ -184,9 +184,7 @@ class Api:
 def _tls_context(access: Access) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=access.certificate_authority.decode())
     if access.client is not None:
-        with (
-            tempfile.TemporaryDirectory() as folder
-        ):  # the ssl module reads client certificates from files alone
+        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads client certificates from files alone
             certificate, key = access.client.write(Path(folder), "client")
             context.load_cert_chain(certificate, key)
     return context

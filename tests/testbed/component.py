@@ -48,6 +48,17 @@ class Component:
         self._processes.restart(self.name)
         self.wait_ready(timeout)
 
+    def was_started(self) -> bool:
+        """Whether it belongs to this control plane at all, dead or alive."""
+        return any(record.name == self.name for record in self._processes.records())
+
+    def repair(self) -> None:
+        """Start it again where it is dead, let it go on where it is paused."""
+        if self.alive():
+            self.resume()
+        else:
+            self.restart()
+
     def pause(self) -> None:
         """SIGSTOP: it holds its connections and its port, and does nothing."""
         self._signal(signal.SIGSTOP)

@@ -56,9 +56,7 @@ class ApiServerProxy(TcpProxy):
         """The same rights as another kubeconfig, through this proxy."""
         if isinstance(access, Path):
             access = read_kubeconfig(access)
-        return access.through(self.url).write(
-            self._folder / f"proxy-{self.port}-{secrets.token_hex(4)}.kubeconfig"
-        )
+        return access.through(self.url).write(self._folder / f"proxy-{self.port}-{secrets.token_hex(4)}.kubeconfig")
 
 
 class ControlPlane:
@@ -114,9 +112,7 @@ class ControlPlane:
     @classmethod
     def attach(cls, folder: Path) -> "ControlPlane":
         """The control plane that another process started in this folder, and left running."""
-        plane = cls(
-            folder, msgspec.json.decode((folder / "options.json").read_bytes(), type=ControlPlaneOptions)
-        )
+        plane = cls(folder, msgspec.json.decode((folder / "options.json").read_bytes(), type=ControlPlaneOptions))
         plane._ports = msgspec.json.decode((folder / "ports.json").read_bytes(), type=Endpoints)
         plane._connect()
         return plane
@@ -128,12 +124,16 @@ class ControlPlane:
         for proxy in self._proxies:
             proxy.close()
         self._proxies.clear()
-        self.processes.stop_all(
-            timeout=0
-        )  # nothing of the state is wanted later, so nobody is asked politely
+        self.processes.stop_all(timeout=0)  # nothing of the state is wanted later, so nobody is asked politely
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = None
+
+    def repair(self) -> None:
+        """Bring back what a test has killed or paused, and wait until it works."""
+        for component in (self.etcd, self.api_server, self.controller_manager, self.scheduler):
+            if component.was_started():
+                component.repair()
 
     # ---- access
 
@@ -266,15 +266,11 @@ class ControlPlane:
     def _start_on_free_ports(self, found: Programs) -> None:
         """Whoever looks for a free port and then uses it can be too late: then another one is tried."""
         for attempt in range(_PORT_ATTEMPTS):
-            self._ports = Endpoints(
-                self.options.port or free_port(self.options.address), free_port(), free_port()
-            )
+            self._ports = Endpoints(self.options.port or free_port(self.options.address), free_port(), free_port())
             (self.folder / "ports.json").write_bytes(msgspec.json.encode(self._ports))
             self._connect()
             etcd = command_lines.etcd_command(found["etcd"], self.folder, self._ports, self.options)
-            server = command_lines.api_server_command(
-                found["kube-apiserver"], self.folder, self._ports, self.options
-            )
+            server = command_lines.api_server_command(found["kube-apiserver"], self.folder, self._ports, self.options)
             self._start_process("etcd", etcd)
             self._start_process("kube-apiserver", server)  # it waits for etcd on its own
             try:

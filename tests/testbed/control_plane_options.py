@@ -87,9 +87,7 @@ def etcd_command(program: Path, folder: Path, ports: Endpoints, options: Control
     ]
 
 
-def api_server_command(
-    program: Path, folder: Path, ports: Endpoints, options: ControlPlaneOptions
-) -> list[str]:
+def api_server_command(program: Path, folder: Path, ports: Endpoints, options: ControlPlaneOptions) -> list[str]:
     """The API server with RBAC as in a real cluster; only the admin's and the components' tokens are
     fixed.
     """

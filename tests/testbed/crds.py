@@ -18,11 +18,7 @@ def install_crds(api: Api, source: Path | Sequence[Path]) -> list[str]:
 
     Returns their names. Documents of another kind are an error: they were not meant to be here.
     """
-    files = (
-        (sorted(source.glob("*.yaml")) if source.is_dir() else [source])
-        if isinstance(source, Path)
-        else source
-    )
+    files = (sorted(source.glob("*.yaml")) if source.is_dir() else [source]) if isinstance(source, Path) else source
     names = []
     for file in files:
         for document in yaml.safe_load_all(file.read_text()):

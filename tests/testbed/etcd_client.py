@@ -37,9 +37,7 @@ class EtcdClient:
     def keys(self, prefix: str) -> list[str]:
         """All keys that start with `prefix`."""
         request = {"key": _encoded(prefix), "range_end": _after(prefix), "keys_only": True}
-        return [
-            base64.b64decode(pair["key"]).decode() for pair in self._call("kv/range", request).get("kvs", [])
-        ]
+        return [base64.b64decode(pair["key"]).decode() for pair in self._call("kv/range", request).get("kvs", [])]
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
         """Delete one key, or all under a prefix; returns how many there were."""

@@ -76,15 +76,11 @@ def set_pod_phase(
     elif phase in ("Succeeded", "Failed"):
         code = exit_code if exit_code is not None else (0 if phase == "Succeeded" else 1)
         reason_of_end = reason or ("Completed" if code == 0 else "Error")
-        state = {
-            "terminated": {"exitCode": code, "reason": reason_of_end, "startedAt": now, "finishedAt": now}
-        }
+        state = {"terminated": {"exitCode": code, "reason": reason_of_end, "startedAt": now, "finishedAt": now}}
     status: Json = {
         "phase": phase,
         "startTime": now,
-        "conditions": [
-            {"type": "Ready", "status": "True" if running else "False", "lastTransitionTime": now}
-        ],
+        "conditions": [{"type": "Ready", "status": "True" if running else "False", "lastTransitionTime": now}],
         "containerStatuses": [
             {
                 "name": container["name"],

@@ -28,9 +28,7 @@ class KeyPair:
 
     def write(self, folder: Path, name: str) -> tuple[Path, Path]:
         """Write `<name>.crt` and `<name>.key` (readable by the owner alone); returns both paths."""
-        return write_private(folder / f"{name}.crt", self.certificate), write_private(
-            folder / f"{name}.key", self.key
-        )
+        return write_private(folder / f"{name}.crt", self.certificate), write_private(folder / f"{name}.key", self.key)
 
 
 class CertificateAuthority:
@@ -61,17 +59,13 @@ class CertificateAuthority:
         subject.append(x509.NameAttribute(NameOID.COMMON_NAME, user))
         return self._sign(x509.Name(subject), ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
-    def _sign(
-        self, subject: x509.Name, usage: x509.ObjectIdentifier, names: Sequence[x509.GeneralName]
-    ) -> KeyPair:
+    def _sign(self, subject: x509.Name, usage: x509.ObjectIdentifier, names: Sequence[x509.GeneralName]) -> KeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(subject, self._certificate.subject, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -82,9 +76,7 @@ class CertificateAuthority:
 def service_account_key() -> tuple[bytes, bytes]:
     """Private and public half (PEM) of the key that signs ServiceAccount tokens."""
     key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return _private_pem(key), public
 
 
@@ -124,9 +116,7 @@ def _ca_key_usage() -> x509.KeyUsage:
     )
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

@@ -175,6 +175,11 @@ class Processes:
         """SIGKILL, and wait for the end."""
         self.stop(name, timeout=0)
 
+    def forget(self, name: str) -> None:
+        """SIGKILL it if it runs, and remove its record: it is no longer one of ours."""
+        self.kill9(name)
+        self._path(name).unlink(missing_ok=True)
+
     def restart(self, name: str) -> ProcessRecord:
         """Start it again with the same command line, folder and environment; the log goes on."""
         old = self.record(name)
@@ -281,9 +286,7 @@ def _stop(records: Sequence[ProcessRecord], timeout: float) -> None:
         _signal(record, signal.SIGKILL)
     for record in records:
         if not _wait(record, _KILL_TIMEOUT_S):
-            raise ProcessError(
-                f"{record.name} (pid {record.pid}) still runs {_KILL_TIMEOUT_S:g} s after SIGKILL"
-            )
+            raise ProcessError(f"{record.name} (pid {record.pid}) still runs {_KILL_TIMEOUT_S:g} s after SIGKILL")
 
 
 def _alive(record: ProcessRecord) -> bool:

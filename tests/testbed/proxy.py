@@ -179,9 +179,7 @@ class TcpProxy:
         """Register exactly what can be served now. A handful of connections: built anew each round, never
         stale.
         """
-        wanted: dict[socket.socket, tuple[int, _Connection | None]] = {
-            self._wake_reader: (selectors.EVENT_READ, None)
-        }
+        wanted: dict[socket.socket, tuple[int, _Connection | None]] = {self._wake_reader: (selectors.EVENT_READ, None)}
         if not self._frozen:
             if not self._refusing:
                 wanted[self._listener] = (selectors.EVENT_READ, None)

@@ -1,0 +1,3 @@
+"""What all tests share: the testbed's fixtures."""
+
+pytest_plugins = ["testbed.pytest_plugin"]
