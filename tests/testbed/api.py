@@ -5,12 +5,13 @@ Each request has a connection of its own, so an `Api` may be used from any threa
 server.
 """
 
+import contextlib
 import http.client
 import json
 import ssl
 import tempfile
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,10 +101,11 @@ class Api:
 
     def watch(
         self, path: str, *, resource_version: str | None = None, timeout: float = 60.0, **query: str
-    ) -> Iterator[Json]:
+    ) -> Generator[Json, None, None]:
         """The events of a watch, until the server ends it. ERROR events are yielded like any other.
 
-        TimeoutError after `timeout` seconds without a byte; an HTTP error is an ApiError.
+        TimeoutError after `timeout` seconds without a byte, ConnectionError when it breaks, ApiError when
+        refused.
         """
         asked = {"watch": "true", **query}
         if resource_version is not None:
@@ -113,7 +115,7 @@ class Api:
             response = self._send(connection, "GET", path, None, asked, "")
             if response.status >= 400:
                 raise ApiError("WATCH", path, response.status, response.read())
-            while line := response.readline():
+            for line in _lines(response):
                 yield json.loads(line)
         finally:
             connection.close()
@@ -179,6 +181,27 @@ class Api:
         target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
         connection.request(method, target, body=body, headers=headers)
         return connection.getresponse()
+
+
+@contextlib.contextmanager
+def suppress_conflict() -> Iterator[None]:
+    """For a create of what somebody else may have created a moment ago."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Whole lines. Not by `readline`, which takes a broken connection for the end of the answer."""
+    rest = b""
+    try:
+        while data := response.read1(65536):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+    except http.client.IncompleteRead as error:
+        raise ConnectionResetError("the connection broke in the middle of an answer") from error
 
 
 def _tls_context(access: Access) -> ssl.SSLContext:

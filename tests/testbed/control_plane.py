@@ -18,7 +18,7 @@ from types import TracebackType
 import msgspec
 
 from testbed import control_plane_options as command_lines
-from testbed.api import Api, Json
+from testbed.api import Api, Json, suppress_conflict
 from testbed.component import Component, ComponentDiedError
 from testbed.control_plane_options import ControlPlaneOptions, Endpoints, TokenUser
 from testbed.crds import install_crds
@@ -31,7 +31,6 @@ from testbed.processes import Processes, clear_leftovers
 from testbed.programs import Programs, programs
 from testbed.proxy import TcpProxy
 from testbed.temporary_folder import TemporaryFolder
-from testbed.waiting import wait_until
 
 _PREFIX = "orchestra-control-plane-"
 _PORT_ATTEMPTS = 5
@@ -189,12 +188,9 @@ class ControlPlane:
         name: str = self.admin.create("/api/v1/namespaces", body)["metadata"]["name"]
         path = f"/api/v1/namespaces/{name}"
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-        if not self.options.controller_manager:
+        # The controller manager would do it too, but late when the API server was just restarted under it.
+        with suppress_conflict():
             self.admin.create(f"{path}/serviceaccounts", account)
-        wait_until(
-            f"namespace {name} has its default ServiceAccount",
-            lambda: self.admin.find(f"{path}/serviceaccounts/default"),
-        )
         try:
             yield name
         finally:

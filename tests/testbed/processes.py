@@ -298,7 +298,7 @@ def _alive(record: ProcessRecord) -> bool:
 
 def _signal(record: ProcessRecord, number: signal.Signals) -> bool:
     with _pidfd(record) as pidfd:
-        if pidfd is None:
+        if pidfd is None or process_state(record) != "running":
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, number)
@@ -307,15 +307,19 @@ def _signal(record: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def _wait(record: ProcessRecord, timeout: float) -> bool:
+    # Not by its state alone: a program with threads is a zombie before its last thread, and with it its ports
+    # and its memory, is gone. The handle becomes readable after that.
     with _pidfd(record) as pidfd:
         if pidfd is not None and not select.select([pidfd], [], [], max(timeout, 0))[0]:
             return False
-    return not _alive(record)
+        if pidfd is not None:
+            _reap(record)
+    return True
 
 
 @contextlib.contextmanager
 def _pidfd(record: ProcessRecord) -> Iterator[int | None]:
-    """A handle on exactly this process while it runs: checked after it is open, so the pid cannot change
+    """A handle on exactly this process, if it is there: checked after it is open, so the pid cannot change
     hands.
     """
     try:
@@ -324,7 +328,7 @@ def _pidfd(record: ProcessRecord) -> Iterator[int | None]:
         yield None
         return
     try:
-        yield pidfd if _alive(record) else None
+        yield pidfd if process_state(record) != "gone" else None
     finally:
         os.close(pidfd)
 

@@ -118,6 +118,11 @@ def program_from_folder(
     return _built_once(name, fingerprint, build, say)
 
 
+def has_program_from_folder(name: str, module: Path, package: str = ".", *, ldflags: str = "-s -w") -> bool:
+    """Whether `program_from_folder` would return at once, without a build."""
+    return _cached(name, module_fingerprint(module, package, ldflags)) is not None
+
+
 def program_from_module(
     name: str,
     module: str,

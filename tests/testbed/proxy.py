@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
+from typing import Self
 
 from testbed.ports import free_port
 
@@ -61,7 +62,7 @@ class TcpProxy:
         self._thread = threading.Thread(target=self._run, name=f"tcp-proxy-{self.port}", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> "TcpProxy":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

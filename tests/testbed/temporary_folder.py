@@ -34,10 +34,10 @@ class TemporaryFolder:
         os.close(self._lock)
 
 
-def sweep(prefix: str) -> list[Path]:
+def sweep(prefix: str, under: Path | None = None) -> list[Path]:
     """Remove folders whose owner is gone, and kill what their records still truthfully name."""
     swept = []
-    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
+    for lock in (under or Path(tempfile.gettempdir())).glob(f"{prefix}*/{_LOCK}"):
         with contextlib.suppress(OSError), lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the owner lives
             clear_leftovers(lock.parent)
