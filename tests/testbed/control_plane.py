@@ -104,7 +104,9 @@ class ControlPlane:
             self._write_certificates_and_tokens()
             self._start_on_free_ports(found)
             self._start_controllers(found)
-        except BaseException:
+        except BaseException as error:
+            for record in self.processes.records():  # the logs go with the folder, so the error brings their ends
+                error.add_note(f"The end of {record.name}'s log:\n{self.processes.log_tail(record.name, 10)}")
             self.stop()
             raise
 

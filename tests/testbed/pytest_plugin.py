@@ -5,6 +5,7 @@ it is brought back before the next one. A test that wants its own (other options
 `control_planes`.
 """
 
+import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
+    with capture.global_and_fixture_disabled() if capture is not None else contextlib.nullcontext():
         tiers.prepare_tiers(session.config, session.items, Progress())
 
 

@@ -39,6 +39,8 @@ def sweep(prefix: str, under: Path | None = None) -> list[Path]:
     swept = []
     for lock in (under or Path(tempfile.gettempdir())).glob(f"{prefix}*/{_LOCK}"):
         with contextlib.suppress(OSError), lock.open() as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                continue  # somebody else's records are not to be trusted with our processes
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the owner lives
             clear_leftovers(lock.parent)
             shutil.rmtree(lock.parent, ignore_errors=True)

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from testbed.api import Api, ApiError, Json
 from testbed.control_plane import ControlPlane
 from testbed.control_plane_options import ControlPlaneOptions
+from testbed.ports import free_port
 from testbed.processes import Processes, process_state
 from testbed.pytest_plugin import ControlPlanes
 from testbed.temporary_folder import sweep
@@ -144,6 +147,46 @@ def test_a_taken_port_is_an_error_that_says_so(control_planes: ControlPlanes) ->
     with pytest.raises(Exception, match="address already in use"):
         control_planes(ControlPlaneOptions(controller_manager=False, scheduler=False, port=port))
     assert first.admin.ready()
+
+
+def test_a_port_lost_to_somebody_faster_is_replaced(
+    control_planes: ControlPlanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        ports = [somebody.getsockname()[1]]
+        monkeypatch.setattr("testbed.control_plane.free_port", lambda *_: ports.pop() if ports else free_port())
+        plane = control_planes(ControlPlaneOptions(controller_manager=False, scheduler=False))
+        assert plane.admin.ready()
+
+
+@pytest.mark.control_plane
+def test_a_control_plane_that_was_left_running_is_found_and_stopped(tmp_path: Path) -> None:
+    options = ControlPlaneOptions(controller_manager=False, scheduler=False, die_with_parent=False)
+    plane = ControlPlane(tmp_path / "state", options)
+    plane.start()
+    try:
+        found = ControlPlane.attach(tmp_path / "state")
+        assert found.url == plane.url
+        assert found.admin.ready()
+        found.etcd.restart()
+        assert found.admin.get("/api/v1/namespaces/default")
+        found.stop()
+        assert not plane.api_server.alive()
+    finally:
+        plane.stop()
+
+
+@pytest.mark.control_plane
+def test_several_are_started_at_the_same_time_from_threads() -> None:
+    bare = ControlPlaneOptions(controller_manager=False, scheduler=False)
+    planes = [ControlPlane(options=bare) for _ in range(2)]
+    try:
+        with ThreadPoolExecutor(len(planes)) as pool:
+            list(pool.map(ControlPlane.start, planes))
+        assert all(plane.admin.ready() for plane in planes), "they outlive the threads that started them"
+    finally:
+        for plane in planes:
+            plane.stop()
 
 
 @pytest.mark.control_plane
