@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -31,11 +31,14 @@ _STAND_INS = {"name": "x", "jobQueue": "x", "command": "true"}
 _MAX_FILE = 16 * 1024 * 1024
 
 
+T = TypeVar("T", bound=TorchrunJob | TorchrunQueue)
+
+
 @dataclass(frozen=True)
-class Document:
+class Document(Generic[T]):
     """An object and the text it was read from."""
 
-    object: TorchrunJob | TorchrunQueue
+    object: T
     source: Node
     broken: tuple[str, ...] = ()
     """Fields that were left out of `object` because they are wrong: what follows from them is not to be believed."""
@@ -57,20 +60,11 @@ class Document:
 class Loaded:
     """All that was read: our objects, what is wrong, and what is not ours."""
 
-    documents: list[Document] = field(default_factory=list)
+    jobs: list[Document[TorchrunJob]] = field(default_factory=list)
+    queues: list[Document[TorchrunQueue]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     foreign: list[tuple[Place, str]] = field(default_factory=list)
     """Objects of other kinds: left alone, named so that nothing is passed over silently."""
-
-    @property
-    def jobs(self) -> list[Document]:
-        """The jobs, in the order of the files."""
-        return [document for document in self.documents if isinstance(document.object, TorchrunJob)]
-
-    @property
-    def queues(self) -> list[Document]:
-        """The queues, in the order of the files."""
-        return [document for document in self.documents if isinstance(document.object, TorchrunQueue)]
 
 
 def load(paths: Sequence[str | Path]) -> Loaded:
@@ -136,9 +130,15 @@ def _load_document(node: Node, loaded: Loaded) -> None:
         return
     # A misspelt field stands for the right one too: `numGpus` must not also be "numGPUs is missing".
     meant = [_meant(path, struct) for path in broken]
-    document = Document(thing, node, tuple(sorted({*broken, *(path for path in meant if path)})))
-    loaded.problems += document.believable(broken_rules(thing))
-    loaded.documents.append(document)
+    distrusted = tuple(sorted({*broken, *(path for path in meant if path)}))
+    if isinstance(thing, TorchrunJob):
+        job = Document(thing, node, distrusted)
+        loaded.jobs.append(job)
+        loaded.problems += job.believable(broken_rules(thing))
+    else:
+        queue = Document(thing, node, distrusted)
+        loaded.queues.append(queue)
+        loaded.problems += queue.believable(broken_rules(thing))
 
 
 def _without(data: Any, paths: list[str]) -> Any:
@@ -205,7 +205,8 @@ def _plain(node: Node, key: str) -> Any:
 
 def _report_twins(loaded: Loaded) -> None:
     seen: dict[tuple[str, str | None, str], Place] = {}
-    for document in loaded.documents:
+    documents: list[Document[Any]] = [*loaded.queues, *loaded.jobs]
+    for document in documents:
         meta = document.object.metadata
         identity = (document.object.kind, meta.namespace, meta.name)
         place = document.place("metadata.name")

@@ -31,11 +31,9 @@ def load_named(args: argparse.Namespace) -> Loaded | None:
     return load(files)
 
 
-def plan_document(document: Document, loaded: Loaded) -> Plan | list[Problem]:
+def plan_document(document: Document[TorchrunJob], loaded: Loaded) -> Plan | list[Problem]:
     """The plan of a job, or why there is none, each reason with its place in the file."""
     job = document.object
-    if not isinstance(job, TorchrunJob):
-        raise TypeError("only jobs are planned")
     queues = _queues(loaded)
     queue = queue_for(job, queues)
     if queue is None:
@@ -50,15 +48,14 @@ def misfits(loaded: Loaded) -> list[Problem]:
     """Why jobs cannot run on their queues, for those whose queue is among the files."""
     found: list[Problem] = []
     for document in loaded.jobs:
-        job = document.object
-        if isinstance(job, TorchrunJob) and queue_for(job, _queues(loaded)) is not None:
+        if queue_for(document.object, _queues(loaded)) is not None:
             outcome = plan_document(document, loaded)
             found += outcome if isinstance(outcome, list) else []
     return found
 
 
 def _queues(loaded: Loaded) -> list[TorchrunQueue]:
-    return [queue.object for queue in loaded.queues if isinstance(queue.object, TorchrunQueue)]
+    return [document.object for document in loaded.queues]
 
 
 def _no_queue(job: TorchrunJob, queues: list[TorchrunQueue]) -> Problem:

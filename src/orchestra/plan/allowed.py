@@ -6,6 +6,7 @@ could reach beyond the pod (service account, security settings, the host's netwo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,29 +47,32 @@ def refused_overrides(queue_name: str, queue: TorchrunQueueSpec, job: TorchrunJo
     allowed = queue.overrides_allowed
     problems = []
     for path, privileged in _changed_paths(to_builtins(job)):
-        if privileged and not _allows(allowed or [], path, by_name=True):
+        if privileged and not _names(allowed or [], path):
             mend = f"remove it, or ask for overridesAllowed: [{path}] in the queue"
             problems.append(Problem(f"spec.{path}", f"queue {queue_name} does not let jobs set this", mend))
-        elif not privileged and allowed is not None and not _allows(allowed, path, by_name=False):
+        elif not privileged and allowed is not None and not _covers(allowed, path):
             listed = ", ".join(allowed) or "nothing"
             reason = f"queue {queue_name} does not let jobs set this"
             problems.append(Problem(f"spec.{path}", reason, f"it allows {listed}"))
     return problems
 
 
-def _allows(allowed: list[str], path: str, *, by_name: bool) -> bool:
-    plain = path.split("[")[0]
-    for entry in (entry.removeprefix("spec.") for entry in allowed):
-        if entry == "*" and not by_name:
-            return True
-        if plain in (entry, f"overrides.{entry}"):
-            return True
-        wide_enough = not by_name or entry not in ("overrides", "storage", "volumes", "overrides.podTemplate")
-        if wide_enough and plain.startswith((f"{entry}.", f"overrides.{entry}.")):
-            return True
-        if by_name and plain.endswith(f".{entry}"):  # `hostPath`, `hostNetwork`: allowed wherever they stand
-            return True
-    return False
+def _covers(allowed: list[str], path: str) -> bool:
+    """Whether an entry is `*`, the field itself, or something that it lies in."""
+    return any(
+        entry == "*" or path == entry or path.startswith(f"{entry}.") or path == f"overrides.{entry}"
+        for entry in map(_plain, allowed)
+    )
+
+
+def _names(allowed: list[str], path: str) -> bool:
+    """Whether an entry is the field itself, with or without what it lies in (`hostPath` is allowed everywhere)."""
+    plain = _plain(path)
+    return not {plain, plain.removeprefix("overrides."), plain.rsplit(".", 1)[-1]}.isdisjoint(map(_plain, allowed))
+
+
+def _plain(path: str) -> str:
+    return re.sub(r"\[\d+\]", "", path.removeprefix("spec."))
 
 
 def _changed_paths(job: dict[str, Any]) -> Iterator[tuple[str, bool]]:

@@ -208,7 +208,8 @@ def _size_notes(spec: TorchrunJobSpec, template: Template, size: Size) -> list[s
     if spec.num_gpus is None:
         return []
     if size.nodes == 1:
-        return [f"{spec.num_gpus} GPUs fit on one node of {per_node}"]
+        what = "1 GPU fits" if spec.num_gpus == 1 else f"{spec.num_gpus} GPUs fit"
+        return [f"{what} on one node of {per_node}"]
     if size.gpus_per_node == per_node:
         return [f"{spec.num_gpus} GPUs fill {size.nodes} nodes of {per_node}"]
     even = f"{size.nodes} x {size.gpus_per_node}"

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     report(problems, loaded)
     if problems:
         return exit_codes.ERROR
-    if not loaded.documents:
+    if not loaded.jobs and not loaded.queues:
         print("nothing of ours in there")
         return exit_codes.OK
     print(f"valid: {_count(len(loaded.queues), 'queue')}, {_count(len(loaded.jobs), 'job')}")
