@@ -27,7 +27,7 @@ from testbed.control_plane import ControlPlane
 from testbed.control_plane_options import ControlPlaneOptions, TokenUser
 from testbed.node import Node
 from testbed.processes import Processes
-from testbed.programs import programs
+from testbed.programs import cache_folder, programs
 from testbed.steps import Say, silent
 from testbed.waiting import wait_until
 
@@ -159,6 +159,24 @@ class Cluster:
             node.import_image(tar)
         tar.unlink()
 
+    @contextlib.contextmanager
+    def namespace(self, prefix: str = "test-") -> Iterator[str]:
+        """A fresh namespace in which pods can be created. Afterwards its pods are gone, and it is on its way out.
+
+        Unlike on a control plane alone, pods end here in reality: they give their GPUs back before this returns.
+        """
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
+        name: str = self.api.create("/api/v1/namespaces", body)["metadata"]["name"]
+        path = f"/api/v1/namespaces/{name}"
+        wait_until(f"{name}'s ServiceAccount", lambda: self.api.find(f"{path}/serviceaccounts/default"))
+        wait_until(f"{name}'s CA", lambda: self.api.find(f"{path}/configmaps/kube-root-ca.crt"))
+        try:
+            yield name
+        finally:
+            self.api.delete(f"{path}/pods", grace_seconds=1)
+            wait_until(f"the pods of {name} end", lambda: not self.api.get(f"{path}/pods")["items"])
+            self.api.delete(path)
+
     def node_is_ready(self, name: str) -> bool:
         """Whether the API server calls the node Ready and nothing keeps pods away from it."""
         node = self.api.find(f"/api/v1/nodes/{name}")
@@ -241,19 +259,11 @@ class Cluster:
 
     def _start(self) -> None:
         self._say("looking for the programs")
-        found = programs(
-            "etcd",
-            "kube-apiserver",
-            "kube-controller-manager",
-            "kube-scheduler",
-            "kubectl",
-            "kubelet",
-            "coredns",
-        )
+        found = programs()
         self.programs.mkdir(parents=True)
         (self.programs / "kubectl").symlink_to(found["kubectl"])
         leftovers.make_mount_points(self.folder)
-        tars = images.standard_images(self.folder / "images")
+        tars = images.standard_images(cache_folder() / "images")
         network.up()
         ca = self.control_plane.folder / "pki" / "ca.crt"
         self._say("starting the control plane and the nodes")

@@ -13,14 +13,16 @@ import msgspec
 from testbed import control_plane_options as command_lines
 from testbed.control_plane import ControlPlane
 from testbed.ports import free_port
-from testbed.programs import program_from_folder, programs
+from testbed.programs import has_program_from_folder, program_from_folder, programs
 from testbed.rights import grant_user
 
 Kind = Literal["default", "coscheduling"]
 
 KAI_ASSETS = "ORCHESTRA_KAI_ASSETS"
+BUILD_COSCHEDULING = "ORCHESTRA_TEST_COSCHEDULING"
 
 _SCHEDULER = "kube-scheduler"
+_COSCHEDULING = "coscheduling-scheduler"
 _COSCHEDULING_MODULE = Path(__file__).resolve().parent / "go" / "scheduler-plugins"
 _COSCHEDULING_CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -56,7 +58,13 @@ def use(plane: ControlPlane, kind: Kind) -> None:
 
 def coscheduling_program() -> Path:
     """kube-scheduler with the coscheduling plugin; built by the first call ever, which takes minutes."""
-    return program_from_folder("coscheduling-scheduler", _COSCHEDULING_MODULE)
+    return program_from_folder(_COSCHEDULING, _COSCHEDULING_MODULE)
+
+
+def may_use_coscheduling() -> bool:
+    """Whether tests may use it: it is built already, or somebody asked for the minutes that takes."""
+    asked = os.environ.get(BUILD_COSCHEDULING, "") in ("1", "true")
+    return asked or has_program_from_folder(_COSCHEDULING, _COSCHEDULING_MODULE)
 
 
 def start_kai(plane: ControlPlane) -> None:
