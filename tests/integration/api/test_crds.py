@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def change_refusal(api: Api, namespace: str, spec: dict[str, Any]) -> str | None
 
 
 def local_problems(manifest: dict[str, Any]) -> list[str]:
-    return [problem.words for problem in load_text(yaml.safe_dump(manifest), "f.yaml").problems]
+    return [problem.words for problem in load_text(json.dumps(manifest), "f.json").problems]
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
