@@ -41,7 +41,10 @@ class Cgroups:
         return sorted(path for path in self.mount.iterdir() if path.is_dir() and not path.is_symlink())
 
     def make(self, node: str) -> None:
-        """Make the node's groups, ready for its kubelet. Making them twice is fine."""
+        """Make the node's groups, ready for its kubelet. Making them twice is fine.
+
+        On v2 this may switch controllers on at the root; they stay on, where systemd looks after them.
+        """
         for hierarchy in self.hierarchies():
             if hierarchy.name == "unified" and not self.is_v2:
                 continue  # it holds no controller; runc makes its groups there on its own

@@ -4,6 +4,8 @@ A `make cluster` that is up and well is used as it is and left alone; otherwise 
 asks for it, and taken down after the last one.
 """
 
+import contextlib
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +16,8 @@ from testbed.programs import ProgramsUnavailable, programs
 from testbed.progress import Progress
 from testbed.tiers import Tier, TierUnavailable, register_tier
 
+_PATIENCE_S = 240.0  # less than a test may take, so that the message is ours
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
@@ -21,8 +25,9 @@ def cluster() -> Iterator[Cluster]:
     try:
         kept = Cluster.attach()
     except NotUpError:
-        with Cluster() as started:
-            yield started
+        started = _start_when_the_machine_is_free()
+        yield started
+        started.stop()
     else:
         yield kept
 
@@ -44,10 +49,12 @@ def breakable_cluster(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def no_cluster() -> Iterator[None]:
     """A machine without a cluster, for tests that start their own; they run before those that share one."""
-    if leftovers.found():
+    with contextlib.suppress(NotUpError):
+        Cluster.attach()
         pytest.skip("a cluster is up, and this test starts its own; `make cluster-down` first")
+    _clear()
     yield
-    leftovers.clear()
+    _clear()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +71,25 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start clusters of their own come first: a machine has one cluster at a time."""
     items.sort(key=lambda item: "no_cluster" not in getattr(item, "fixturenames", ()))
+
+
+def _clear() -> None:
+    with leftovers.the_one_cluster("a test run"):
+        leftovers.clear()
+
+
+def _start_when_the_machine_is_free() -> Cluster:
+    """Start a cluster; another test run that has the machine's one cluster is given some minutes to end."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        cluster = Cluster()
+        try:
+            cluster.start()
+            return cluster
+        except leftovers.ClusterBusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def _prepare_cluster(progress: Progress) -> None:
