@@ -16,7 +16,7 @@ def unpack(archive: bytes) -> tuple[dict[str, Any], dict[str, Any], tarfile.TarF
         manifest = json.loads(read(tar, "manifest.json"))[0]
         config = json.loads(read(tar, manifest["Config"]))
         layer = read(tar, manifest["Layers"][0])
-    return manifest, config, tarfile.open(fileobj=io.BytesIO(layer))  # noqa: SIM115 - in memory
+    return manifest, config, tarfile.open(fileobj=io.BytesIO(layer))
 
 
 def read(tar: tarfile.TarFile, name: str) -> bytes:
