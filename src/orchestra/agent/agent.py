@@ -1,0 +1,401 @@
+"""The agent: runs one worker of one attempt from its launch spec to its result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from . import channel as channels
+from .child import Child
+from .crew import Crew
+from .environment import STOP_FILE, usable_cores, worker_environment
+from .failure import Evidence, Failure, explain_launcher
+from .files import read_json, remove, write_json
+from .guard import Guard
+from .hang import silence
+from .logbook import Echo, Logbook
+from .post_mortem import examine
+from .processes import become_subreaper, descendants, end_all, marked, process_table, read_process, reap_children
+from .program import launch_argv
+from .report import metrics, progress_report
+from .result import build_result, write_termination_log
+from .server import Page, Server
+from .spec import BadSpec, LaunchSpec, read_spec
+from .verdict import EXIT_CODES, Stop, Verdict, judge
+
+_TICK_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+_HEALTHY_SECONDS = 15.0
+
+
+class Agent:
+    """One instance a process. `run` returns the exit code of the contract."""
+
+    def __init__(self, spec: LaunchSpec, agent_file: str) -> None:
+        """Prepares the folder; nothing of an earlier attempt is left to be mistaken for this one's."""
+        self._spec, self._agent_file = spec, agent_file
+        self._marker = uuid.uuid4().hex
+        spec.folder.mkdir(parents=True, exist_ok=True)
+        remove(spec.folder / "result.json")
+        if (read_json(spec.folder / STOP_FILE) or {}).get("attempt") != spec.attempt:
+            remove(spec.folder / STOP_FILE)
+        self._state = "setup"
+        self._child: Child | None = None
+        self._tag = "setup"
+        self._stop: Stop | None = None
+        self._hang: dict[str, Any] | None = None
+        self._kept: set[int] = set()
+        self._orphans_until = 0.0
+        self._turned = self._looked = self._hang_checked = time.monotonic()
+        self._report: dict[str, Any] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """From the spec to the result."""
+        become_subreaper()
+        self._watch_signals()
+        self._guard = Guard(self._marker)  # before any thread
+        echo = Echo(1)
+        self._log = Logbook(
+            self._spec.folder / "logs" / f"attempt-{self._spec.attempt}.log", self._spec.log_bytes, echo
+        )
+        self._crew = Crew(self._spec.folder, self._procs(), self._log, self.say)
+        name = f"orchestra-{self._marker}"
+        self._listener: socket.socket = channels.listen(name)
+        self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
+        self._env = worker_environment(self._spec, os.environ, self._marker, name, usable_cores())
+        self._show()
+        self._serve()
+        verdict = self._prepare() or self._launch() or self._supervise()
+        self._finish(verdict)
+        return EXIT_CODES[verdict.state]
+
+    def say(self, text: str) -> None:
+        """A line of the agent's own in the log."""
+        self._log.write(time.time(), "agent", text)
+
+    def _procs(self) -> int:
+        return 1 if self._spec.launcher == "none" else self._spec.procs_per_node
+
+    # --- before the launch -------------------------------------------------------------------------------------
+
+    def _prepare(self) -> Verdict | None:
+        """Writes the files and runs the set-up command. A verdict if the worker ends here."""
+        folder = Path(self._spec.working_dir) if self._spec.working_dir else Path.cwd()
+        if not folder.is_dir():
+            return self._setup_failed(f"the working folder {folder} does not exist", None)
+        try:
+            for name, text in self._spec.files.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+            if not self._spec.setup:
+                return self._turn_once()
+            self._start(self._spec.setup, "setup")
+        except OSError as error:
+            return self._setup_failed(f"{error.filename}: {error.strerror}", None)
+        assert self._child is not None  # noqa: S101
+        while self._child.exit is None:
+            ended = self._turn_once()
+            if ended is not None:
+                return ended
+        self._drain_child()
+        # A service that the set-up command left in the background belongs to the worker, not to a dead rank.
+        self._kept = self._adopted()
+        if self._child.exit != 0:
+            return self._setup_failed(f"the set-up command exited with code {self._child.exit}", self._child)
+        return None
+
+    def _turn_once(self) -> Verdict | None:
+        self._turn()
+        lost = self._parent_lost()
+        if lost is not None:
+            return lost
+        return Verdict("stopped", None, "stopped before any rank had started") if self._stop else None
+
+    def _setup_failed(self, message: str, child: Child | None) -> Verdict:
+        lines = list(child.lines)[-30:] if child else []
+        code = child.exit if child else None
+        return Verdict("failed", Failure("Setup", message, lines, exit=code, time=time.time()))
+
+    def _launch(self) -> Verdict | None:
+        argv = launch_argv(self._spec, self._agent_file)
+        name = argv[0]
+        if shutil.which(name, path=self._env.get("PATH", os.defpath)) is None:
+            failure = Failure("LauncherMissing", f"there is no program {name} here", time=time.time())
+            return Verdict("failed", failure)
+        spec = self._spec
+        self.say(f"attempt {spec.attempt} of {spec.job}, node {spec.node} of {spec.nodes}: {' '.join(spec.program)}")
+        self._set_state("starting")
+        try:
+            self._start(argv, "launcher")
+        except OSError as error:
+            return Verdict("failed", Failure("LauncherMissing", f"{name}: {error.strerror}", time=time.time()))
+        return None
+
+    def _start(self, argv: list[str], tag: str) -> None:
+        self._child = Child(argv, self._env, self._spec.working_dir)
+        self._tag = tag
+        for number in self._child.streams:
+            self._selector.register(number, selectors.EVENT_READ, self._read_child)
+
+    # --- while it runs -----------------------------------------------------------------------------------------
+
+    def _supervise(self) -> Verdict:
+        while True:
+            self._turn()
+            now = time.monotonic()
+            lost = self._parent_lost()
+            if lost is not None:
+                return lost
+            if self._crew.look_for_results(now) and self._stop is None:
+                # Another node was asked to stop, and the ranks agreed among themselves.
+                self._begin_stop("PeerStopped", tell=False)
+            assert self._child is not None  # noqa: S101
+            if self._child.exit is not None:
+                self._drain_all()
+            verdict = judge(
+                self._crew.round, self._child.exit, self._stop, now, self._spec.hosts_store, self._launcher_failure
+            )
+            verdict = verdict or self._check_hang(now)
+            if verdict is not None:
+                return verdict
+
+    def _turn(self, seconds: float = _TICK_SECONDS) -> None:
+        """Waits for something to happen, and takes it in."""
+        for key, _ in self._selector.select(timeout=seconds):
+            key.data(key.fileobj)
+        for pid, code in reap_children().items():
+            if self._child is not None and pid == self._child.pid:
+                self._child.exit = code
+        now = self._turned = time.monotonic()
+        if now < self._orphans_until:
+            self._end_orphans()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._crew.look(now)
+            self._crew.watch_memory()
+            self._show()
+        self._log.flush()
+
+    def _accept(self) -> None:
+        connection = channels.accept(self._listener)
+        if connection is not None:
+            self._crew.add(connection)
+            self._selector.register(connection, selectors.EVENT_READ, self._hear)
+
+    def _hear(self, connection: channels.Channel) -> None:
+        number, lost = connection.fileno(), self._crew.lost_shims
+        news = self._crew.hear(connection)
+        if news == "hello":
+            if self._stop is not None:
+                self._crew.tell_one(connection, "stop")
+            elif self._state == "starting":
+                self._set_state("running")
+        if news == "gone":
+            self._selector.unregister(number)
+            if self._crew.lost_shims > lost:
+                self._orphans_until = time.monotonic() + 2.0
+
+    def _read_child(self, number: int) -> None:
+        assert self._child is not None  # noqa: S101
+        now, tag = time.time(), self._tag
+        if not self._child.read(number, now, lambda line: self._log.write(now, tag, line)):
+            self._selector.unregister(number)
+
+    def _drain_child(self) -> None:
+        """Reads what the child left in its pipes. Somebody else may hold them open, so only what is there."""
+        assert self._child is not None  # noqa: S101
+        for number in self._child.streams:
+            for _ in range(64):
+                before = len(self._child.streams)
+                self._read_child(number)
+                if len(self._child.streams) < before:
+                    break
+
+    def _drain_all(self) -> None:
+        for connection in self._crew.channels():
+            self._hear(connection)
+        self._drain_child()
+
+    def _launcher_failure(self) -> Failure:
+        child = self._child
+        assert child is not None  # noqa: S101
+        name = "the program" if self._spec.launcher == "none" else self._spec.launcher
+        evidence = Evidence(child.exit, list(child.errors), list(child.lines))
+        failure = explain_launcher(name, evidence, bool(self._crew.round.ranks))
+        return Failure(failure.reason, failure.message, failure.lines, exit=child.exit, time=time.time())
+
+    def _check_hang(self, now: float) -> Verdict | None:
+        if self._stop is not None or now - self._hang_checked < _LOOK_SECONDS:
+            return None
+        self._hang_checked = now
+        timeout = self._spec.hang_timeout_seconds
+        watches = self._crew.watches()
+        if timeout is not None and any(not watch.steps for watch in watches.values()):
+            self._crew.measure_cpu(now)
+        seconds = silence(watches, timeout, now)
+        if seconds is None:
+            return None
+        self.say(f"no sign of life for {seconds:.0f} s: collecting stacks")
+        hang, failure = examine(self._crew, self._spec.folder, self._turn, seconds)
+        self._hang = {"missing": hang.missing, "waiting": hang.waiting, "message": hang.message}
+        return Verdict("hang", failure)
+
+    # --- stopping ----------------------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> None:
+        read_end, write_end = os.pipe()
+        for end in (read_end, write_end):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(read_end, selectors.EVENT_READ, self._hear_signal)
+
+    def _hear_signal(self, number: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for received in os.read(number, 256):
+                if received in (signal.SIGTERM, signal.SIGINT) and self._stop is None:
+                    self._begin_stop(signal.Signals(received).name)
+
+    def _begin_stop(self, reason: str, tell: bool = True) -> None:
+        """Asks the ranks to save and go. The engine may have written its own reason beforehand."""
+        grace = self._spec.grace_period_seconds
+        left = max(0.0, grace - min(1.0, grace / 10))  # the rest is for ending what does not go
+        path = self._spec.folder / STOP_FILE
+        reason = str((read_json(path) or {}).get("reason") or reason)
+        self._stop = Stop(reason, time.monotonic() + left)
+        request = {"reason": reason, "deadline": time.time() + left, "attempt": self._spec.attempt}
+        with contextlib.suppress(OSError):
+            write_json(path, request)
+        self.say(f"stop requested ({reason}), {grace:g} s to save")
+        self._set_state("stopping")
+        if tell:
+            self._crew.tell("stop")
+
+    def _parent_lost(self) -> Verdict | None:
+        parent = self._spec.parent_pid
+        if parent is None or os.getppid() == parent:
+            return None
+        self._stop = self._stop or Stop("ParentLost", 0.0)
+        return Verdict("stopped", None, f"process {parent}, which watched over this worker, is gone")
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _finish(self, verdict: Verdict) -> None:
+        self._crew.tell("end")
+        deadline = time.monotonic() + 1.0
+        while self._crew.round.running() and time.monotonic() < deadline:
+            self._turn(0.02)
+        self._crew.look(time.monotonic())
+        reason = self._stop.reason if self._stop else None
+        result = build_result(verdict, self._crew.round, self._spec.attempt, self._spec.node, reason, self._hang)
+        left = end_all(self._below, 10.0, self._reap)
+        if left:
+            self.say(f"processes {sorted(left)} do not die: stuck in the kernel")
+        if self._child is not None:
+            self._drain_child()
+        self._set_state(verdict.state, result["failure"])
+        self.say(_last_words(result))
+        with contextlib.suppress(OSError):
+            write_json(self._spec.folder / "result.json", result)
+        if self._spec.result_file is not None:
+            write_termination_log(self._spec.result_file, result)
+        remove(self._spec.folder / STOP_FILE)
+        self._log.close()
+        self._guard.dismiss()
+
+    def _below(self) -> set[int]:
+        table = process_table()
+        alive = {pid for pid, process in table.items() if process.alive}
+        ours = descendants(os.getpid(), table) | marked(self._marker, alive)
+        return ours - {self._guard.pid, os.getpid()}
+
+    def _reap(self) -> None:
+        reap_children()
+
+    def _adopted(self) -> set[int]:
+        known = {self._guard.pid, self._child.pid if self._child else 0}
+        return {pid for pid, process in process_table().items() if process.parent == os.getpid()} - known
+
+    def _end_orphans(self) -> None:
+        """A shim was killed: what its rank had started has come to us."""
+        table = process_table()
+        orphans = {pid for pid in self._adopted() - self._kept if table.get(pid) and table[pid].alive}
+        for pid in orphans | {below for orphan in orphans for below in descendants(orphan, table)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # --- showing -----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        pages = {"/healthz": self._healthz, "/progress": self._progress, "/metrics": self._metrics}
+        address = None
+        try:
+            address = Server(self._spec.listen, pages).address
+        except (OSError, ValueError) as error:
+            self.say(f"no HTTP on {self._spec.listen}: {error}")
+        own = read_process(os.getpid())
+        write_json(
+            self._spec.folder / "agent.json",
+            {
+                "pid": os.getpid(),
+                "started": own.started if own else None,
+                "run": self._marker,
+                "attempt": self._spec.attempt,
+                "node": self._spec.node,
+                "address": address,
+                "time": time.time(),
+            },
+        )
+
+    def _set_state(self, state: str, failure: dict[str, Any] | None = None) -> None:
+        self._state = state
+        self._show(failure)
+
+    def _show(self, failure: dict[str, Any] | None = None) -> None:
+        spec, now = self._spec, time.monotonic()
+        self._report = progress_report(self._state, spec.node, spec.attempt, self._crew.round, failure, now)
+
+    def _healthz(self) -> Page:
+        healthy = time.monotonic() - self._turned < _HEALTHY_SECONDS
+        if healthy:
+            return Page(200, "text/plain", b"ok\n")
+        return Page(503, "text/plain", b"the agent's loop stands still\n")
+
+    def _progress(self) -> Page:
+        return Page(200, "application/json", json.dumps(self._report).encode())
+
+    def _metrics(self) -> Page:
+        text = metrics(self._report, self._spec.job, self._log.lines, self._log.lost)
+        return Page(200, "text/plain; version=0.0.4", text.encode())
+
+
+def _last_words(result: dict[str, Any]) -> str:
+    failure = result["failure"]
+    text = result["state"] if result["step"] is None else f"{result['state']} at step {result['step']}"
+    if failure is None:
+        return f"{text}: {result['message']}" if result["message"] else text
+    who = "" if failure["rank"] is None else f"rank {failure['rank']}, "
+    return f"{text}: {who}{failure['reason']}: {failure['message']}"
+
+
+def run_agent(spec_file: Path, agent_file: str) -> int:
+    """`agent.pyz run SPEC.json`."""
+    try:
+        spec = read_spec(spec_file)
+    except BadSpec as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return 2
+    return Agent(spec, agent_file).run()

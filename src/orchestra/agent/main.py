@@ -1,0 +1,22 @@
+"""`agent.pyz run SPEC.json` and `agent.pyz rank -- PROGRAM...`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_USAGE = "usage: agent.pyz run SPEC.json | agent.pyz rank -- PROGRAM..."
+
+
+def main(words: list[str], agent_file: str) -> int:
+    """Runs the agent, or one shim. `agent_file` is how shims start this program again."""
+    if len(words) == 2 and words[0] == "run":
+        from .agent import run_agent
+
+        return run_agent(Path(words[1]), agent_file)
+    if len(words) > 1 and words[0] == "rank":
+        from .shim import run_rank  # the shim starts in a few milliseconds: it loads no HTTP server
+
+        return run_rank(words[2:] if words[1] == "--" else words[1:])
+    print(_USAGE, file=sys.stderr)
+    return 2

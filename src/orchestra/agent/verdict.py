@@ -1,0 +1,66 @@
+"""When a worker is over, and as what. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .failure import Failure
+from .ranks import Round
+
+EXIT_CODES = {"done": 0, "stopped": 75, "hang": 76, "failed": 1}
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A stop that is under way."""
+
+    reason: str
+    deadline: float
+    """By the agent's monotonic clock: then everything is ended."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the worker ends."""
+
+    state: str
+    """`done`, `stopped`, `failed` or `hang`."""
+    failure: Failure | None = None
+    message: str = ""
+
+
+def judge(
+    ranks: Round,
+    launcher_exit: int | None,
+    stop: Stop | None,
+    now: float,
+    hosts_store: bool,
+    launcher_failure: Callable[[], Failure],
+) -> Verdict | None:
+    """The verdict, or None while there is something to wait for. The launcher's exit code is the last to be asked."""
+    if ranks.finished(now):
+        if any(rank.stopped for rank in ranks.ranks):
+            return Verdict("stopped", ranks.failure())
+        # Other nodes' launchers still need the store in this one; it leaves when they have.
+        return None if hosts_store and launcher_exit is None and stop is None else Verdict("done")
+    if stop is not None:
+        return _judge_stop(ranks, stop, now)
+    if launcher_exit is None:
+        return None
+    failure = ranks.failure()
+    if failure is None and launcher_exit == 0:
+        return Verdict("done")
+    return Verdict("failed", failure or launcher_failure())
+
+
+def _judge_stop(ranks: Round, stop: Stop, now: float) -> Verdict | None:
+    running = ranks.running()
+    if not running:
+        # Those that a signal ended were asked to go. One that failed in another way may have failed to save.
+        failure = ranks.failure()
+        return Verdict("stopped", failure if failure and (failure.exit or 0) > 0 else None)
+    if now < stop.deadline:
+        return None
+    listed = ", ".join(str(rank.rank) for rank in running)
+    return Verdict("stopped", None, f"rank {listed} did not stop within the grace period and was ended")
