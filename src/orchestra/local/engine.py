@@ -1,0 +1,256 @@
+"""The embedded engine behind the engine protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orchestra.api import TorchrunJob, TorchrunQueue
+from orchestra.api.base import from_builtins, to_builtins
+from orchestra.api.changes import forbidden_changes
+from orchestra.api.engine import Cause, EngineError, Event, LogLine, LogQuery, NotFound, Submission
+from orchestra.api.job import Phase
+from orchestra.api.problem import Invalid, Problem
+from orchestra.api.rules import broken_rules
+from orchestra.api.spelling import nearest
+from orchestra.local import status
+from orchestra.local.here import plan_here
+from orchestra.local.home import Home
+from orchestra.local.logs import read_logs
+from orchestra.local.machine import LOCAL_QUEUE, Machine
+from orchestra.local.recover import recover, supervised
+from orchestra.local.store import Record, Row, Store
+from orchestra.local.why import causes
+
+_START_TIMEOUT = 15.0
+
+
+class LocalEngine:
+    """Jobs on this machine."""
+
+    name = "local"
+
+    def __init__(self, home: Home | None = None) -> None:
+        self.home = home or Home.of_user()
+        self.store = Store(self.home.database)
+        recover(self.home, self.store)
+
+    # ---- reading
+
+    def get(self, name: str) -> TorchrunJob:
+        """One job with its status."""
+        return self._find(name).record.job
+
+    def jobs(self) -> list[TorchrunJob]:
+        """All jobs, oldest first."""
+        return [row.record.job for row in self.store.rows()]
+
+    def history(self) -> list[Row]:
+        """Every job there ever was, oldest first."""
+        return self.store.rows(deleted=True)
+
+    def newest(self, folder: Path) -> str | None:
+        """Name of the newest job submitted from a folder."""
+        mine = [row.record.name for row in self.store.rows() if row.record.folder == str(folder)]
+        return mine[-1] if mine else None
+
+    def output(self, name: str) -> Path:
+        """Where the job writes its checkpoints."""
+        record = self._find(name).record
+        return self.home.job(record.name, record.uid).output
+
+    def log_folder(self, name: str) -> Path:
+        """Where the job's logs lie."""
+        record = self._find(name).record
+        return self.home.job(record.name, record.uid).root / "nodes"
+
+    def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        """Lines of all ranks; with `follow`, until the job has come to rest."""
+        record = self._find(name).record
+        return read_logs(self.home.job(name, record.uid), query, lambda: self._at_rest(record.uid))
+
+    def events(self, name: str) -> list[Event]:
+        """What happened, oldest first."""
+        return self.store.events(self._find(name).record.uid)
+
+    def why(self, name: str) -> list[Cause]:
+        """Why the job is where it is."""
+        row = self._find(name)
+        return causes(row, self.store.rows(), Machine.here())
+
+    def queues(self) -> list[TorchrunQueue]:
+        """The built-in queue and those that came with jobs."""
+        return [Machine.here().queue(), *(q for q in self.store.queues() if q.metadata.name != LOCAL_QUEUE)]
+
+    # ---- changing
+
+    def submit(self, submission: Submission) -> TorchrunJob:
+        """Starts a job. A finished job of the same name makes room for it; an active one does not."""
+        queue = submission.queue or self._queue(submission.job.spec.job_queue)
+        now = time.time()
+        uid = str(uuid.uuid4())
+        meta = msgspec.structs.replace(
+            submission.job.metadata, uid=uid, generation=1, creation_timestamp=status.timestamp(now)
+        )
+        job = msgspec.structs.replace(submission.job, metadata=meta, status=None)
+        record = Record(job=job, queue=queue, folder=submission.folder, cpu=submission.cpu, spawned=now)
+        plan_here(record, Machine.here(), None, (0, 0))  # refuses now what could never run
+        first: Phase = "Suspended" if job.spec.suspend else "Pending"
+        record = msgspec.structs.replace(record, job=status.in_phase(job, first, "Submitted", "submitted", now))
+        self._make_room(meta.name)
+        try:
+            self.store.add(record)
+        except sqlite3.IntegrityError as error:
+            raise EngineError(f"another job {meta.name} was submitted at the same moment") from error
+        if submission.queue is not None:
+            self.store.keep_queue(submission.queue)
+        self.store.tell(uid, Event(now, "Normal", "Submitted", f"from {submission.folder}"))
+        if job.spec.suspend:
+            self.store.want(uid, "suspend")
+        else:
+            self._supervise(record)
+        return self.get(meta.name)
+
+    def suspend(self, name: str) -> TorchrunJob:
+        """Asks for a checkpoint and a stop."""
+        row = self._active(name, "suspended")
+        self.store.want(row.record.uid, "suspend")
+        return self.get(name)
+
+    def cancel(self, name: str) -> TorchrunJob:
+        """Stops the job for good."""
+        row = self._find(name)
+        if status.status_of(row.record.job).phase == "Suspended":
+            job = status.in_phase(row.record.job, "Failed", "Cancelled", "cancelled while suspended", time.time())
+            self.store.save(msgspec.structs.replace(row.record, job=job))
+            self.store.want(row.record.uid, "cancel")
+            return self.get(name)
+        self._active(name, "cancelled")
+        self.store.want(row.record.uid, "cancel")
+        return self.get(name)
+
+    def resume(self, name: str, changes: dict[str, Any]) -> TorchrunJob:
+        """Goes on from the last checkpoint."""
+        row = self._find(name)
+        phase = status.status_of(row.record.job).phase
+        if phase != "Suspended":
+            raise EngineError(f"{name} is {phase}, not Suspended; there is nothing to resume")
+        job = changed(row.record.job, changes) if changes else row.record.job
+        spec = msgspec.structs.replace(job.spec, suspend=False)
+        job = msgspec.structs.replace(job, spec=spec)
+        now = time.time()
+        record = msgspec.structs.replace(row.record, job=job, spawned=now, spent=0, free_retries=0)
+        plan_here(record, Machine.here(), None, (0, 0))
+        job = status.in_phase(job, "Pending", "Resumed", "resumed", now)
+        record = msgspec.structs.replace(record, job=job)
+        self.store.save(record)
+        self.store.want(record.uid, "run")
+        self.store.tell(record.uid, Event(now, "Normal", "Resumed", ", ".join(changes) or "unchanged"))
+        self._supervise(record)
+        return self.get(name)
+
+    def delete(self, name: str, *, purge: bool = False) -> None:
+        """Stops the job, waits for its end, and forgets it. Outputs stay unless purged."""
+        record = self._find(name).record
+        folder = self.home.job(name, record.uid)
+        self.store.want(record.uid, "delete")
+        while supervised(folder):
+            time.sleep(0.05)
+        self.store.mark_deleted(record.uid)
+        shutil.rmtree(folder.root / "nodes", ignore_errors=True)
+        if purge or not any(folder.output.glob("*")):
+            shutil.rmtree(folder.root, ignore_errors=True)
+
+    # ---- within
+
+    def _find(self, name: str) -> Row:
+        row = self.store.find(name)
+        if row is None:
+            guess = nearest(name, [one.record.name for one in self.store.rows()])
+            raise NotFound(f"there is no job {name} here" + (f"; did you mean {guess}?" if guess else ""))
+        return row
+
+    def _active(self, name: str, done: str) -> Row:
+        row = self._find(name)
+        phase = status.status_of(row.record.job).phase
+        if phase in status.RESTING:
+            raise EngineError(f"{name} is {phase} already; it cannot be {done}")
+        return row
+
+    def _at_rest(self, uid: str) -> bool:
+        recover(self.home, self.store)
+        row = self.store.by_uid(uid)
+        return row is None or row.deleted is not None or status.status_of(row.record.job).phase in status.RESTING
+
+    def _queue(self, name: str) -> TorchrunQueue:
+        found = {queue.metadata.name: queue for queue in self.queues()}
+        if name not in found:
+            guess = nearest(name, found)
+            mend = f"did you mean {guess}?" if guess else f"known here: {', '.join(sorted(found))}"
+            raise Invalid([Problem("spec.jobQueue", f"there is no queue {name!r}", mend)])
+        return found[name]
+
+    def _make_room(self, name: str) -> None:
+        row = self.store.find(name)
+        if row is None:
+            return
+        phase = status.status_of(row.record.job).phase
+        if phase not in status.FINISHED:
+            raise EngineError(f"{name} is {phase}; delete or cancel it first, or give the new job another name")
+        self.store.mark_deleted(row.record.uid)
+
+    def _supervise(self, record: Record) -> None:
+        """Starts the supervisor, detached, and waits until it has its lock."""
+        folder = self.home.job(record.name, record.uid)
+        folder.root.mkdir(parents=True, exist_ok=True)
+        with folder.supervisor_log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "orchestra.local.supervisor", record.uid],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+                env=os.environ | {"ORCHESTRA_HOME": str(self.home.root)},
+            )  # fmt: skip
+        end = time.monotonic() + _START_TIMEOUT
+        while not supervised(folder) and not self._moved_on(record):
+            if process.poll() not in (None, 0) or time.monotonic() > end:
+                tail = folder.supervisor_log.read_text()[-2000:]
+                raise EngineError(f"the supervisor of {record.name} did not start:\n{tail}")
+            time.sleep(0.01)
+
+    def _moved_on(self, record: Record) -> bool:
+        row = self.store.by_uid(record.uid)
+        return row is not None and status.status_of(row.record.job).phase in status.RESTING
+
+
+def changed(job: TorchrunJob, changes: dict[str, Any]) -> TorchrunJob:
+    """The job with fields of its spec replaced. `numNodes` and `numGPUs` replace each other."""
+    spec = to_builtins(job.spec)
+    for one, other in (("numNodes", "numGPUs"), ("numGPUs", "numNodes")):
+        if one in changes and other not in changes:
+            spec.pop(other, None)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        block = spec
+        for parent in parents:
+            block = block.setdefault(parent, {})
+        if value is None:
+            block.pop(last, None)
+        else:
+            block[last] = value
+    try:
+        new = from_builtins({**to_builtins(job), "spec": spec}, TorchrunJob)
+    except msgspec.ValidationError as error:
+        raise Invalid([Problem("spec", str(error))]) from error
+    problems = [*forbidden_changes(msgspec.structs.replace(job.spec, suspend=True), new.spec), *broken_rules(new)]
+    if problems:
+        raise Invalid(problems)
+    return new

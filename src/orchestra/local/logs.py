@@ -1,0 +1,94 @@
+"""The job's log: lines of all nodes and attempts, in the order of their time, followed across restarts."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from orchestra.api.engine import LogLine, LogQuery
+from orchestra.local.home import JobFolder
+
+_LINE = re.compile(r"^(\d+(?:\.\d+)?) (\S+) (.*)$")
+_ROTATED = re.compile(r"^attempt-(\d+)\.log(?:\.(\d+))?$")
+_TICK = 0.1
+
+
+def read_logs(folder: JobFolder, query: LogQuery, ended: Callable[[], bool]) -> Iterator[LogLine]:
+    """The lines that a query asks for. With `follow`, until `ended` and everything is read."""
+    wanted = _filter(query)
+    tails: dict[Path, _Tail] = {}
+    past = heapq.merge(*(_whole(path, tails) for path in _files(folder)), key=lambda line: line.time)
+    chosen: Iterator[LogLine] = filter(wanted, past)
+    if query.tail is not None:
+        chosen = iter(deque(chosen, maxlen=query.tail))
+    yield from chosen
+    while query.follow:
+        over = ended()  # asked before reading: nothing that was written before the end is missed
+        fresh = [line for path in _files(folder) for line in tails.setdefault(path, _Tail(path)).fresh()]
+        yield from filter(wanted, sorted(fresh, key=lambda line: line.time))
+        if over:
+            return
+        time.sleep(_TICK)
+
+
+def _filter(query: LogQuery) -> Callable[[LogLine], bool]:
+    pattern = re.compile(query.grep) if query.grep else None
+
+    def wanted(line: LogLine) -> bool:
+        return (
+            (query.ranks is None or line.rank in query.ranks)
+            and (query.since is None or line.time >= query.since)
+            and (pattern is None or pattern.search(line.text) is not None)
+        )
+
+    return wanted
+
+
+def _files(folder: JobFolder) -> list[Path]:
+    """Log files, oldest first within a node: `attempt-1.log.2`, `attempt-1.log.1`, `attempt-1.log`."""
+    found = []
+    for path in folder.root.glob("nodes/*/logs/attempt-*.log*"):
+        match = _ROTATED.match(path.name)
+        if match:
+            found.append((int(match[1]), -int(match[2] or 0), path))
+    return [path for _, _, path in sorted(found, key=lambda item: (str(item[2].parent), item[0], item[1]))]
+
+
+def _whole(path: Path, tails: dict[Path, _Tail]) -> Iterator[LogLine]:
+    yield from tails.setdefault(path, _Tail(path)).fresh()
+
+
+class _Tail:
+    """One file, read from where it was left; a rotation starts it over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.inode = 0
+        self.offset = 0
+        self.rest = b""
+
+    def fresh(self) -> Iterator[LogLine]:
+        try:
+            with self.path.open("rb") as file:
+                inode = self.path.stat().st_ino
+                if inode != self.inode:
+                    self.inode, self.offset, self.rest = inode, 0, b""
+                file.seek(self.offset)
+                while block := file.read(1 << 20):
+                    self.offset += len(block)
+                    *lines, self.rest = (self.rest + block).split(b"\n")
+                    for line in lines:
+                        parsed = _parse(line)
+                        if parsed is not None:
+                            yield parsed
+        except FileNotFoundError:
+            return
+
+
+def _parse(line: bytes) -> LogLine | None:
+    match = _LINE.match(line.decode("utf-8", "replace"))
+    return LogLine(float(match[1]), match[2], match[3]) if match else None

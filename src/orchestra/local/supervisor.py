@@ -1,0 +1,317 @@
+"""The supervisor of one job: a detached process that carries it through its life. No daemon: one a job.
+
+Its death is noticed (the lock falls), its agents die with it, and what it knew is in the store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+import msgspec
+
+from orchestra.api.engine import Event
+from orchestra.api.job import Phase, TorchrunJob
+from orchestra.api.problem import Invalid
+from orchestra.local import restart, status
+from orchestra.local.agents import Agents
+from orchestra.local.here import free_ports, launch_spec, plan_here
+from orchestra.local.home import Home
+from orchestra.local.machine import Machine
+from orchestra.local.outcome import Outcome, outcome_of
+from orchestra.local.slots import Claim, Grant, Need, judge, need_of
+from orchestra.local.store import Desired, SlotClaim, Store
+from orchestra.plan import Plan
+
+_TICK = 0.1
+_PROGRESS_EVERY = 1.0
+_LAST_WORDS = 5.0  # how long the other nodes may take to tell why they failed too
+_LOSSES_KEPT = 60
+_KILL_MARGIN = 5.0  # what an agent may need beyond the grace period
+
+
+class Supervisor:
+    """Carries one job through its life."""
+
+    def __init__(self, home: Home, uid: str) -> None:
+        self.home = home
+        self.store = Store(home.database)
+        row = self.store.by_uid(uid)
+        if row is None:
+            raise LookupError(f"no job {uid} in {home.database}")
+        self.record = row.record
+        self.folder = home.job(self.record.name, uid)
+        self.machine = Machine.here()
+        self.told_to_stop = False
+
+    # ---- the life of a job
+
+    def run(self) -> None:
+        """From here to rest: succeeded, failed, suspended or gone."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self.folder.output.mkdir(parents=True, exist_ok=True)
+        try:
+            while self._next_attempt():
+                pass
+        finally:
+            self.store.release(self.record.uid)
+        if self.store.desired(self.record.uid) == "delete":
+            self.store.mark_deleted(self.record.uid)
+
+    def _next_attempt(self) -> bool:
+        """One attempt with all that comes before and after; False when the job has come to rest."""
+        if self._rest_if_asked("it was not running"):
+            return False
+        budget = restart.Budget(self.record.spent, self.record.free_retries)
+        try:
+            lifecycle = plan_here(self.record, self.machine, None, (0, 0)).lifecycle
+            left = restart.restarts_left(lifecycle, budget)
+            made = plan_here(self.record, self.machine, left, free_ports())
+        except Invalid as invalid:
+            self._phase("Failed", "Invalid", "; ".join(str(problem) for problem in invalid.problems))
+            return False
+        self._job(status.sized(self.record.job, made))
+        gpus = self._wait_for_slots(made)
+        if gpus is None:
+            return False
+        checkpoint_before = self._checkpoint_step()
+        outcome, asked = self._attempt(made, gpus)
+        self.store.release(self.record.uid)
+        if asked is not None or outcome.state == "done":
+            self._rest(outcome, asked)
+            return False
+        newer = (self._checkpoint_step() or -1) > (checkpoint_before if checkpoint_before is not None else -1)
+        return self._after_failure(outcome, restart.after(outcome, lifecycle, budget, new_checkpoint=newer))
+
+    def _after_failure(self, outcome: Outcome, verdict: restart.Retry | restart.GiveUp) -> bool:
+        job = self.record.job
+        restarts = (status.status_of(job).restarts or 0) + outcome.restarts
+        self._job(status.failed(status.with_status(job, restarts=restarts), outcome.failure))
+        message = _first_line(outcome.failure.message if outcome.failure else "") or outcome.state
+        if isinstance(verdict, restart.GiveUp):
+            self._phase("Failed", verdict.reason, message)
+            return False
+        spends = verdict.budget.spent > self.record.spent
+        if spends:
+            self._job(status.with_status(self.record.job, restarts=restarts + 1))
+        self.record = msgspec.structs.replace(
+            self.record, spent=verdict.budget.spent, free_retries=verdict.budget.free_retries
+        )
+        self._phase("Pending", verdict.reason, f"{message}; starting again in {verdict.pause:.0f} s", warning=True)
+        end = time.monotonic() + verdict.pause
+        while time.monotonic() < end and self._asked() is None:
+            time.sleep(_TICK)
+        return True
+
+    # ---- waiting
+
+    def _wait_for_slots(self, made: Plan) -> tuple[int, ...] | None:
+        """The GPUs to use (perhaps none of them), or None when the wait ended otherwise."""
+        need = need_of(made, self.machine.cores)
+        self.store.line_up(self.record.uid, SlotClaim(need.gpus, need.cores))
+        begun, said = time.monotonic(), ""
+        while True:
+            verdict = self._take_slots()
+            if isinstance(verdict, Grant):
+                return verdict.gpus
+            ahead = ", ".join(verdict.ahead) or "others"
+            message = f"waits for slots behind {ahead}, place {verdict.place} in the line"
+            if message != said:
+                self._phase("Queued", "NoSlots", message)
+                said = message
+            if self._rest_if_asked("it was waiting for slots"):
+                return None
+            limit = made.lifecycle.pending_timeout_seconds
+            if limit is not None and time.monotonic() - begun > limit:
+                self._phase("Failed", "PendingTimeout", f"no slots within {limit} s; {message}")
+                return None
+            time.sleep(_TICK * 2)
+
+    def _take_slots(self) -> Any:
+        uid = self.record.uid
+        with self.store.line() as rows:
+            claims = []
+            for row in rows:
+                wanted = row.claim
+                if wanted is not None:
+                    held = tuple(wanted.held) if wanted.held is not None else None
+                    claims.append(Claim(row.record.uid, row.record.name, Need(wanted.gpus, wanted.cores), held))
+            verdict = judge(uid, claims, self.machine.gpus, self.machine.cores)
+            if isinstance(verdict, Grant):
+                mine = next(claim for claim in claims if claim.uid == uid)
+                self.store.hold(uid, SlotClaim(mine.need.gpus, mine.need.cores, list(verdict.gpus)))
+        return verdict
+
+    # ---- running
+
+    def _attempt(self, made: Plan, gpus: tuple[int, ...]) -> tuple[Outcome, str | None]:
+        """Runs the agents to their end. The second value is who asked for the end, if anybody did."""
+        attempt = (status.status_of(self.record.job).attempt or 0) + 1
+        self._job(status.with_status(self.record.job, attempt=attempt))
+        self._phase(
+            "Provisioning", "Starting", f"attempt {attempt}: {made.node_count} x {made.procs_per_node} processes"
+        )
+        specs = [
+            launch_spec(self.record, made, index, attempt, gpus, self.folder, self.home)
+            for index in range(made.node_count)
+        ]
+        agents = Agents(specs, self.home, self.folder.supervisor_log)
+        agents.start()
+        try:
+            asked = self._watch(agents, made)
+        finally:
+            if agents.running():
+                agents.kill()
+        return outcome_of(agents.results()), asked
+
+    def _watch(self, agents: Agents, made: Plan) -> str | None:
+        """Until all agents have ended. Returns the reason of a stop that was asked for."""
+        asked: str | None = None
+        kill_at: float | None = None
+        next_progress = 0.0
+        while agents.running():
+            now = time.monotonic()
+            if asked is None:
+                asked = self._asked() or self._past_deadline(made)
+                if asked is not None:
+                    self._event("Normal", "Stopping", f"{asked}: asking the ranks to save and stop")
+                    agents.stop()
+                    kill_at = now + (made.lifecycle.grace_period_seconds or 0) + _KILL_MARGIN
+            if kill_at is None and agents.ended() and not self._take_back(agents, made):
+                kill_at = now + _LAST_WORDS  # one node has ended: the others follow or are ended
+            if kill_at is not None and now > kill_at:
+                agents.kill()
+            if now >= next_progress:
+                next_progress = now + _PROGRESS_EVERY
+                self._show_progress(agents)
+            time.sleep(_TICK)
+        self._show_progress(agents)
+        return asked
+
+    def _take_back(self, agents: Agents, made: Plan) -> bool:
+        """An elastic job goes on without a node that was lost, and takes it back in."""
+        lost = [agent for agent in agents.ended() if agents.results()[agent.index] is None]
+        hosts_store = any(agent.index == 0 for agent in lost)
+        if not made.elastic or not lost or hosts_store or len(agents.running()) < made.min_nodes:
+            return False
+        for agent in lost:
+            self._event("Warning", "NodeLost", f"node {agent.index} was lost; taking it back in")
+            agents.restart(agent.index)
+        return True
+
+    def _show_progress(self, agents: Agents) -> None:
+        view = agents.ask_first()
+        if view is None:
+            return
+        if view.ranks and status.status_of(self.record.job).phase != "Running":
+            self._phase("Running", "Started", "its ranks are running")
+        job = status.with_progress(self.record.job, view.progress) if view.progress else self.record.job
+        workers = status.status_of(job).workers
+        if workers is not None:
+            count = len(agents.running())
+            job = status.with_status(job, workers=msgspec.structs.replace(workers, running=count, ready=count))
+        if job != self.record.job:
+            self._remember_loss(job)
+            self._job(job)
+
+    def _remember_loss(self, job: TorchrunJob) -> None:
+        progress = status.status_of(job).progress
+        before = status.status_of(self.record.job).progress
+        if progress and progress.loss is not None and (before is None or progress.step != before.step):
+            losses = [*self.record.losses, progress.loss][-_LOSSES_KEPT:]
+            self.record = msgspec.structs.replace(self.record, losses=losses)
+
+    # ---- ends
+
+    def _asked(self) -> str | None:
+        """Who wants the job to stop, in a word."""
+        wanted: dict[Desired, str | None] = {
+            "run": None,
+            "suspend": "Suspended",
+            "cancel": "Cancelled",
+            "delete": "Deleted",
+        }
+        return wanted[self.store.desired(self.record.uid)] or ("Interrupted" if self.told_to_stop else None)
+
+    def _past_deadline(self, made: Plan) -> str | None:
+        limit = made.lifecycle.active_deadline_seconds
+        begun = status.seconds_of(status.status_of(self.record.job).start_time)
+        return "DeadlineExceeded" if limit is not None and begun is not None and time.time() - begun > limit else None
+
+    def _rest_if_asked(self, state: str) -> bool:
+        asked = self._asked()
+        if asked is None:
+            return False
+        self._rest(Outcome("stopped"), asked, state)
+        return True
+
+    def _rest(self, outcome: Outcome, asked: str | None, state: str = "") -> None:
+        """The job comes to rest, by success or because somebody asked."""
+        restarts = (status.status_of(self.record.job).restarts or 0) + outcome.restarts
+        self._job(status.with_status(self.record.job, restarts=restarts))
+        if outcome.state == "done":
+            self._job(status.failed(self.record.job, None))
+            self._phase("Succeeded", "Done", "all ranks are done")
+            return
+        saved = f"saved at step {outcome.step}" if outcome.checkpoint else state or "nothing was saved"
+        if asked in ("Cancelled", "Deleted", "DeadlineExceeded"):
+            self._phase("Failed", asked, f"{asked}: {saved}", warning=asked == "DeadlineExceeded")
+        else:
+            self._phase("Suspended", asked or "Suspended", saved)
+
+    # ---- telling
+
+    def _checkpoint_step(self) -> int | None:
+        progress = status.status_of(self.record.job).progress
+        return progress.checkpoint_step if progress else None
+
+    def _job(self, job: TorchrunJob) -> None:
+        self.record = msgspec.structs.replace(self.record, job=job)
+        self.store.save(self.record)
+
+    def _phase(self, phase: Phase, reason: str, message: str, *, warning: bool = False) -> None:
+        self._job(status.in_phase(self.record.job, phase, reason, message, time.time()))
+        bad = warning or (phase == "Failed" and reason not in ("Cancelled", "Deleted"))
+        self._event("Warning" if bad else "Normal", reason, f"{phase}: {message}")
+
+    def _event(self, kind: str, reason: str, message: str) -> None:
+        self.store.tell(
+            self.record.uid, Event(time.time(), "Warning" if kind == "Warning" else "Normal", reason, message)
+        )
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self.told_to_stop = True
+
+
+def _first_line(text: str | None) -> str:
+    return next((line for line in (text or "").splitlines() if line.strip()), "")
+
+
+def main() -> int:
+    """`python -m orchestra.local.supervisor UID`: started by the engine, detached."""
+    home = Home.of_user()
+    uid = sys.argv[1]
+    supervisor = Supervisor(home, uid)
+    supervisor.folder.root.mkdir(parents=True, exist_ok=True)
+    with supervisor.folder.lock.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0  # another supervisor has it
+        try:
+            supervisor.run()
+        except Exception:  # noqa: BLE001 -- whatever went wrong, the user must be able to read it
+            text = traceback.format_exc()
+            print(text, file=sys.stderr)
+            supervisor._phase("Failed", "SupervisorError", text.strip().splitlines()[-1])
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
