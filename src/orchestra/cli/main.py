@@ -64,6 +64,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130
+    except Exception as error:
+        code = _told(error)
+        if code is None:
+            raise
+        return code
+
+
+def _told(error: Exception) -> int | None:
+    """Tells the user what is theirs to mend; None for what is ours."""
+    from orchestra.api.engine import EngineError, NotFound
+    from orchestra.api.problem import Invalid
+
+    if not isinstance(error, EngineError | Invalid):
+        return None
+    print(error, file=sys.stderr)
+    return exit_codes.NOT_FOUND if isinstance(error, NotFound) else exit_codes.ERROR
 
 
 if __name__ == "__main__":

@@ -8,6 +8,22 @@ from typing import Protocol, cast
 
 # In the order in which a newcomer needs them.
 VERBS: dict[str, str] = {
+    "run": "run a job file or a command on this machine, and follow it",
+    "submit": "the same; follows only where a person is looking",
+    "init": "write the job file for a command",
+    "list": "list jobs",
+    "status": "show one job: progress, failure, events",
+    "get": "show jobs as Kubernetes objects",
+    "logs": "show the ranks' output",
+    "events": "show what happened to a job",
+    "why": "say why a job is where it is",
+    "suspend": "save, stop and free the slots",
+    "resume": "go on from the last checkpoint",
+    "cancel": "stop a job for good",
+    "delete": "stop and forget a job",
+    "wait": "wait for a job",
+    "history": "list every run there ever was",
+    "queue": "list queues",
     "validate": "check job and queue files; every mistake with its line",
     "plan": "show what would run and why, before it does",
     "completion": "print the completion script for your shell",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from orchestra.agent.pack import agent_bytes, agent_hash
-from orchestra.api.base import Model
+from orchestra.api.base import Model, from_builtins
 from orchestra.api.job import Progress
 from orchestra.local.home import Home
 from orchestra.local.outcome import AgentResult, read_result
@@ -28,8 +29,18 @@ class AgentView(Model):
 
     state: str = ""
     restarts: int = 0
-    progress: Progress | None = None
+    progress: dict[str, Any] | None = None
     ranks: dict[str, Any] = {}
+
+
+def progress_from(reported: dict[str, Any]) -> Progress:
+    """What a rank wrote, as the API has it: a user's own script may write anything, so only numbers count."""
+    whole, known = ("step", "totalSteps", "etaSeconds", "checkpointStep"), {}
+    for name in (*whole, "epoch", "loss", "tokensPerSecond", "goodput"):
+        value = reported.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            known[name] = max(0, round(value)) if name in whole else float(value)
+    return from_builtins(known, Progress)
 
 
 @dataclass

@@ -45,6 +45,10 @@ class LocalEngine:
         self.store = Store(self.home.database)
         recover(self.home, self.store)
 
+    def look(self) -> None:
+        """Looks again who is alive; a command that goes on for a while does this between."""
+        recover(self.home, self.store)
+
     # ---- reading
 
     def get(self, name: str) -> TorchrunJob:
@@ -68,6 +72,10 @@ class LocalEngine:
         """Where the job writes its checkpoints."""
         record = self._find(name).record
         return self.home.job(record.name, record.uid).output
+
+    def losses(self, name: str) -> list[float]:
+        """The last losses, for a small curve."""
+        return self._find(name).record.losses
 
     def log_folder(self, name: str) -> Path:
         """Where the job's logs lie."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,6 +36,8 @@ class AgentResult(Model):
     restarts: int = 0
     failure: RankFailure | None = None
     attempt: int | None = None
+    progress: dict[str, Any] | None = None
+    """The lowest rank's last report."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from orchestra.api.engine import Event
 from orchestra.api.job import Phase, TorchrunJob
 from orchestra.api.problem import Invalid
 from orchestra.local import restart, status
-from orchestra.local.agents import Agents
+from orchestra.local.agents import Agents, progress_from
 from orchestra.local.here import free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
@@ -190,7 +190,7 @@ class Supervisor:
                 next_progress = now + _PROGRESS_EVERY
                 self._show_progress(agents)
             time.sleep(_TICK)
-        self._show_progress(agents)
+        self._show_last_progress(agents)
         return asked
 
     def _take_back(self, agents: Agents, made: Plan) -> bool:
@@ -210,7 +210,9 @@ class Supervisor:
             return
         if view.ranks and status.status_of(self.record.job).phase != "Running":
             self._phase("Running", "Started", "its ranks are running")
-        job = status.with_progress(self.record.job, view.progress) if view.progress else self.record.job
+        job = self.record.job
+        if view.progress:
+            job = status.with_progress(job, progress_from(view.progress))
         workers = status.status_of(job).workers
         if workers is not None:
             count = len(agents.running())
@@ -218,6 +220,12 @@ class Supervisor:
         if job != self.record.job:
             self._remember_loss(job)
             self._job(job)
+
+    def _show_last_progress(self, agents: Agents) -> None:
+        """A short job is over before anybody asked: its agents' last words have the numbers too."""
+        told = [result.progress for result in agents.results().values() if result is not None and result.progress]
+        if told:
+            self._job(status.with_progress(self.record.job, progress_from(told[0])))
 
     def _remember_loss(self, job: TorchrunJob) -> None:
         progress = status.status_of(job).progress

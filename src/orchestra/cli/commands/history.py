@@ -1,0 +1,54 @@
+"""`history`: every run there ever was."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from orchestra.cli import exit_codes
+
+EPILOG = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    from orchestra.cli.engines import add_engine_arguments
+
+    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    parser.add_argument("--no-headers", action="store_true", help="rows only")
+    add_engine_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints one row a run, oldest first."""
+    from orchestra.cli.engines import choose_engine
+    from orchestra.cli.structured import print_objects
+    from orchestra.cli.terminal import table
+    from orchestra.local.status import phase_condition, status_of
+
+    rows = choose_engine(args).history()
+    if args.output != "table":
+        print_objects([row.record.job for row in rows], args.output)
+        return exit_codes.OK
+    cells = []
+    for row in rows:
+        job = row.record.job
+        said, command = phase_condition(job), job.spec.command
+        text = command if isinstance(command, str) else shlex.join(command)
+        cells.append(
+            [
+                job.metadata.creation_timestamp or "",
+                job.metadata.name,
+                status_of(job).phase or "",
+                said.reason if said else "",
+                status_of(job).progress_text or "",
+                "deleted" if row.deleted else "",
+                " ".join(text.split()),
+            ]
+        )
+    print(
+        table(
+            cells, ["SUBMITTED", "NAME", "PHASE", "REASON", "PROGRESS", "", "COMMAND"], show_headers=not args.no_headers
+        )
+    )
+    return exit_codes.OK

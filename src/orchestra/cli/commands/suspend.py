@@ -1,0 +1,46 @@
+"""`suspend`: save, stop, free the slots."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestra.cli import exit_codes
+
+EPILOG = """\
+A script that does not use orchestra.train is stopped without a checkpoint, and that is said before.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    from orchestra.cli.engines import add_job_argument
+
+    add_job_argument(parser)
+    parser.add_argument("--no-wait", action="store_true", help="ask, and do not wait until it has stopped")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Asks, waits, and tells the saved step."""
+    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.resting import wait_for_rest
+    from orchestra.local.status import phase_condition
+
+    engine = choose_engine(args)
+    name = choose_job(args, engine)
+    before = engine.suspend(name)
+    progress = before.status.progress if before.status else None
+    if progress is None or progress.step is None:
+        print(
+            f"{name} has reported no step: if its script does not use orchestra.train, nothing is saved",
+            file=sys.stderr,
+        )
+    if args.no_wait:
+        print(f"{name} was asked to stop")
+        return exit_codes.OK
+    job = wait_for_rest(engine, name)
+    said = phase_condition(job)
+    phase = job.status.phase if job.status else None
+    print(f"{name} is {phase}: {said.message if said else ''}")
+    print(f"next: {args.program} resume {name}" if phase == "Suspended" else f"next: {args.program} status {name}")
+    return exit_codes.OK if phase == "Suspended" else exit_codes.ERROR
