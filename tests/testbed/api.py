@@ -8,6 +8,7 @@ server.
 import contextlib
 import http.client
 import json
+import socket
 import ssl
 import tempfile
 import urllib.parse
@@ -110,15 +111,11 @@ class Api:
         asked = {"watch": "true", **query}
         if resource_version is not None:
             asked["resourceVersion"] = resource_version
-        connection = self._connection(timeout)
-        try:
-            response = self._send(connection, "GET", path, None, asked, "")
+        with self._answer("GET", path, None, asked, "", timeout) as response:
             if response.status >= 400:
                 raise ApiError("WATCH", path, response.status, response.read())
             for line in _lines(response):
                 yield json.loads(line)
-        finally:
-            connection.close()
 
     def raw(
         self,
@@ -131,12 +128,9 @@ class Api:
         timeout: float | None = None,
     ) -> tuple[int, bytes]:
         """One request as it is: status code and body, whatever the status."""
-        connection = self._connection(self.timeout if timeout is None else timeout)
-        try:
-            response = self._send(connection, method, path, body, query or {}, content_type)
+        patience = self.timeout if timeout is None else timeout
+        with self._answer(method, path, body, query or {}, content_type, patience) as response:
             return response.status, response.read()
-        finally:
-            connection.close()
 
     def ready(self) -> bool:
         """Whether the server answers and calls itself ready."""
@@ -161,26 +155,51 @@ class Api:
         decoded: Json = json.loads(answer)
         return decoded
 
-    def _connection(self, timeout: float) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
-
-    def _send(
+    @contextlib.contextmanager
+    def _answer(
         self,
-        connection: http.client.HTTPSConnection,
         method: str,
         path: str,
         body: bytes | None,
         query: Mapping[str, str],
         content_type: str,
-    ) -> http.client.HTTPResponse:
+        timeout: float,
+    ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
         if self.access.token is not None:
             headers["Authorization"] = f"Bearer {self.access.token}"
         target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
-        connection.request(method, target, body=body, headers=headers)
-        return connection.getresponse()
+        with contextlib.closing(_Connection(self._host, self._port, self._tls, timeout)) as connection:
+            connection.request(method, target, body=body, headers=headers)
+            with connection.getresponse() as response:
+                yield response
+
+
+class _Connection(http.client.HTTPConnection):
+    """Like HTTPSConnection, but leaks no socket when the server resets it between connection and handshake.
+
+    There `SSLContext.wrap_socket` raises with an open socket that nobody can close any more. So it is wrapped
+    first and connected then.
+    """
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext, timeout: float) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect and shake hands, or leave nothing open."""
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+        wrapped = self._tls.wrap_socket(socket.socket(family, kind, protocol), server_hostname=self.host)
+        try:
+            wrapped.settimeout(self.timeout)
+            wrapped.connect(address)
+            wrapped.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            wrapped.close()
+            raise
+        self.sock = wrapped
 
 
 @contextlib.contextmanager
