@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 import time
 from collections import deque
@@ -20,15 +21,15 @@ _TICK = 0.1
 def read_logs(folder: JobFolder, query: LogQuery, ended: Callable[[], bool]) -> Iterator[LogLine]:
     """The lines that a query asks for. With `follow`, until `ended` and everything is read."""
     wanted = _filter(query)
-    tails: dict[Path, _Tail] = {}
-    past = heapq.merge(*(_whole(path, tails) for path in _files(folder)), key=lambda line: line.time)
+    reader = _Reader()
+    past = heapq.merge(*(reader.fresh(path) for path in _files(folder)), key=lambda line: line.time)
     chosen: Iterator[LogLine] = filter(wanted, past)
     if query.tail is not None:
         chosen = iter(deque(chosen, maxlen=query.tail))
     yield from chosen
     while query.follow:
         over = ended()  # asked before reading: nothing that was written before the end is missed
-        fresh = [line for path in _files(folder) for line in tails.setdefault(path, _Tail(path)).fresh()]
+        fresh = [line for path in _files(folder) for line in reader.fresh(path)]
         yield from filter(wanted, sorted(fresh, key=lambda line: line.time))
         if over:
             return
@@ -58,35 +59,30 @@ def _files(folder: JobFolder) -> list[Path]:
     return [path for _, _, path in sorted(found, key=lambda item: (str(item[2].parent), item[0], item[1]))]
 
 
-def _whole(path: Path, tails: dict[Path, _Tail]) -> Iterator[LogLine]:
-    yield from tails.setdefault(path, _Tail(path)).fresh()
+class _Reader:
+    """Reads files from where they were left. A file is known by its inode: rotation only renames it."""
 
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[int, bytes]] = {}
+        """By inode: how far it was read, and the begun line at its end."""
 
-class _Tail:
-    """One file, read from where it was left; a rotation starts it over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.inode = 0
-        self.offset = 0
-        self.rest = b""
-
-    def fresh(self) -> Iterator[LogLine]:
+    def fresh(self, path: Path) -> Iterator[LogLine]:
         try:
-            with self.path.open("rb") as file:
-                inode = self.path.stat().st_ino
-                if inode != self.inode:
-                    self.inode, self.offset, self.rest = inode, 0, b""
-                file.seek(self.offset)
-                while block := file.read(1 << 20):
-                    self.offset += len(block)
-                    *lines, self.rest = (self.rest + block).split(b"\n")
-                    for line in lines:
-                        parsed = _parse(line)
-                        if parsed is not None:
-                            yield parsed
+            file = path.open("rb")
         except FileNotFoundError:
             return
+        with file:
+            inode = os.fstat(file.fileno()).st_ino
+            offset, rest = self._left.get(inode, (0, b""))
+            file.seek(offset)
+            while block := file.read(1 << 20):
+                offset += len(block)
+                *lines, rest = (rest + block).split(b"\n")
+                self._left[inode] = (offset, rest)
+                for line in lines:
+                    parsed = _parse(line)
+                    if parsed is not None:
+                        yield parsed
 
 
 def _parse(line: bytes) -> LogLine | None:

@@ -1,0 +1,169 @@
+"""The embedded engine's decisions, as pure functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_cpu_queue, a_job, a_queue
+from orchestra.api import Invalid
+from orchestra.api.job import Failure
+from orchestra.api.template import Lifecycle
+from orchestra.local.here import for_cpu, moved, refuse_if_too_large
+from orchestra.local.machine import Machine
+from orchestra.local.outcome import AgentResult, Outcome, RankFailure, outcome_of
+from orchestra.local.restart import Budget, GiveUp, Retry, after, restarts_left
+from orchestra.local.slots import Claim, Grant, Need, Wait, judge, need_of
+from orchestra.plan import plan
+
+POLICY = Lifecycle(restart_policy="OnFailure", max_restarts=3)
+
+
+def failed(reason: str = "ExitCode", restarts: int = 0) -> Outcome:
+    return Outcome("failed", restarts, failure=Failure(reason=reason, message="m"))
+
+
+def test_failures_spend_the_budget_and_then_the_job_fails() -> None:
+    budget = Budget()
+    for spent in (1, 2, 3):
+        verdict = after(failed(), POLICY, budget, new_checkpoint=False)
+        assert isinstance(verdict, Retry)
+        assert verdict.budget.spent == spent
+        budget = verdict.budget
+    assert isinstance(after(failed(), POLICY, budget, new_checkpoint=False), GiveUp)
+
+
+def test_restarts_in_place_spend_the_same_budget() -> None:
+    assert isinstance(after(failed(restarts=3), POLICY, Budget(), new_checkpoint=False), GiveUp)
+    verdict = after(failed(restarts=2), POLICY, Budget(), new_checkpoint=False)
+    assert isinstance(verdict, Retry)
+    assert restarts_left(POLICY, verdict.budget) == 0
+
+
+def test_a_newer_checkpoint_refills_the_budget() -> None:
+    verdict = after(failed(restarts=3), POLICY, Budget(spent=3), new_checkpoint=True)
+    assert isinstance(verdict, Retry)
+    assert verdict.budget.spent == 1
+
+
+@given(st.integers(0, 40))
+def test_what_is_not_the_jobs_fault_is_free_and_paced(times: int) -> None:
+    lost = Outcome("lost", failure=Failure(reason="NodeLost", message="m"))
+    verdict = after(lost, POLICY, Budget(spent=3, free_retries=times), new_checkpoint=False)
+    assert isinstance(verdict, Retry)
+    assert verdict.budget.spent == 3
+    assert 1 <= verdict.pause <= 300
+
+
+@pytest.mark.parametrize("reason", ["SyntaxError", "FileNotFound", "ImportError", "LauncherMissing"])
+def test_what_another_try_cannot_mend_is_not_tried_again(reason: str) -> None:
+    assert isinstance(after(failed(reason), POLICY, Budget(), new_checkpoint=False), GiveUp)
+
+
+def test_never_means_never() -> None:
+    never = Lifecycle(restart_policy="Never", max_restarts=3)
+    assert restarts_left(never, Budget()) == 0
+    assert isinstance(after(failed(), never, Budget(), new_checkpoint=True), GiveUp)
+
+
+# ---- outcomes
+
+
+def test_the_first_failure_by_time_is_the_culprit() -> None:
+    def result(rank: int, when: float) -> AgentResult:
+        return AgentResult(
+            state="failed", failure=RankFailure(rank=rank, reason="Exception", message="boom", time=when)
+        )
+
+    outcome = outcome_of({0: result(0, 20.0), 1: result(3, 10.0)})
+    assert outcome.failure is not None
+    assert (outcome.state, outcome.failure.rank, outcome.failure.pod) == ("failed", 3, "1")
+
+
+@pytest.mark.parametrize(
+    ("states", "verdict"),
+    [
+        (["done", "done"], "done"), (["done", None], "lost"), (["stopped", "stopped"], "stopped"), (["done", "stopped"], "stopped"),
+        (["failed", None], "failed"), (["hang", "stopped"], "hang"), ([None], "lost"),
+    ],
+)  # fmt: skip
+def test_all_nodes_make_one_verdict(states: list[str | None], verdict: str) -> None:
+    results = {i: AgentResult(state=state) if state else None for i, state in enumerate(states)}  # type: ignore[arg-type]
+    assert outcome_of(results).state == verdict
+
+
+# ---- slots
+
+
+def waiting(name: str, gpus: int = 0, cores: int = 0) -> Claim:
+    return Claim(name, name, Need(gpus, cores), None)
+
+
+def holding(name: str, gpus: tuple[int, ...] = (), cores: int = 0) -> Claim:
+    return Claim(name, name, Need(len(gpus), cores), gpus)
+
+
+def test_nobody_overtakes_the_head_of_the_line() -> None:
+    claims = [holding("running", (0, 1)), waiting("large", gpus=4), waiting("small", gpus=1)]
+    large = judge("large", claims, (0, 1, 2, 3), 8)
+    small = judge("small", claims, (0, 1, 2, 3), 8)
+    assert large == Wait(("running",), 1, 2, 8)
+    assert isinstance(small, Wait)
+    assert (small.place, small.ahead) == (2, ("running", "large"))
+
+
+def test_free_gpus_are_given_by_index() -> None:
+    assert judge("next", [holding("a", (0, 2)), waiting("next", gpus=2)], (0, 1, 2, 3), 8) == Grant((1, 3))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(1, 8))
+def test_slots_are_never_given_twice(needs: list[int], total: int) -> None:
+    gpus = tuple(range(total))
+    claims: list[Claim] = [waiting(f"j{i}", gpus=min(need, total)) for i, need in enumerate(needs)]
+    for index, claim in enumerate(claims):
+        verdict = judge(claim.uid, claims, gpus, 1)
+        if isinstance(verdict, Grant):
+            claims[index] = Claim(claim.uid, claim.name, claim.need, verdict.gpus)
+    held = [gpu for claim in claims for gpu in claim.gpus or ()]
+    assert len(held) == len(set(held))
+
+
+def test_processes_beyond_the_cores_share_them() -> None:
+    made = plan(a_cpu_queue(), a_job(numNodes=2, procsPerNode=4))
+    assert need_of(made, cores=2) == Need(0, 2)
+    assert need_of(plan(a_queue(), a_job(numGPUs=16)), cores=2) == Need(16, 0)
+
+
+# ---- this machine
+
+
+def test_a_gpu_job_becomes_a_cpu_job_of_the_same_shape() -> None:
+    queue, job = for_cpu(a_queue(kaiQueue="k"), a_job(numGPUs=16, distributed={"backend": "nccl"}))
+    made = plan(queue, job)
+    assert (made.node_count, made.procs_per_node, made.gpus_per_node) == (2, 8, 0)
+    assert made.rendezvous.collective == "gloo"
+
+
+def test_more_gpus_than_there_are_is_refused_with_a_way_out() -> None:
+    with pytest.raises(Invalid, match=r"needs 16 GPUs and this machine has no GPU; .*--cpu"):
+        refuse_if_too_large(plan(a_queue(), a_job(numGPUs=16)), Machine((), 2, 1), cpu=False)
+    refuse_if_too_large(plan(a_queue(), a_job(numGPUs=2)), Machine((0, 1), 2, 1), cpu=False)
+    with pytest.raises(Invalid, match="would only swap"):
+        refuse_if_too_large(plan(a_cpu_queue(), a_job(numNodes=100)), Machine((), 2, 1), cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "there"),
+    [
+        ("/out", "/here"),
+        ("/out/run", "/here/run"),
+        ("--dir=/out/x", "--dir=/here/x"),
+        ("/outside", "/outside"),
+        ("out", "out"),
+    ],
+)
+def test_a_pods_paths_are_found_on_this_machine(word: str, there: str) -> None:
+    assert moved(word, {"/out": "/here", "/data": str(Path("/d"))}) == there
