@@ -197,10 +197,7 @@ class Cluster:
 
     def restore(self) -> None:
         """Undo whatever a test did to nodes and control plane; returns when the cluster is whole again."""
-        plane = self.control_plane
-        for component in (plane.etcd, plane.api_server, plane.controller_manager, plane.scheduler):
-            if not component.alive():
-                component.restart()
+        self.control_plane.repair()
         for name in ("coredns", "storage"):
             if not self.processes.alive(name):
                 self.processes.restart(name)
@@ -250,6 +247,10 @@ class Cluster:
         self.control_plane.gather_logs(to)
         if self.processes.logs.exists():
             shutil.copytree(self.processes.logs, to, dirs_exist_ok=True)
+        for node in self.nodes:
+            # Containers come and go while we copy; what was there is enough.
+            with contextlib.suppress(shutil.Error, FileNotFoundError):
+                shutil.copytree(node.files.folder / "pod-logs", to / f"pods-on-{node.name}", dirs_exist_ok=True)
         for what in ("nodes", "pods", "events", "persistentvolumeclaims"):
             listing = self.kubectl("get", what, "-A", "-o", "wide", "--request-timeout=10s", check=False)
             (to / f"{what}.txt").write_text(listing)

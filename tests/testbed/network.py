@@ -48,7 +48,7 @@ def up() -> None:
     """Make the bridge, its addresses and the routes that keep everything inside."""
     _refuse_overlap()
     _ip_batch(
-        f"link add {BRIDGE} type bridge",
+        f"link add {BRIDGE} address {_hardware_address(MACHINE_ADDRESS)} type bridge",
         f"link set {BRIDGE} up",
     )
     # Without this the bridge would speak IPv6 (router solicitations) nobody asked for.
@@ -66,7 +66,7 @@ def plug(index: int, pid: int, nodes: int) -> None:
     """Wire the network namespace of process `pid` to the bridge, as node `index` of `nodes`."""
     port, address = _port(index), node_address(index)
     _ip_batch(
-        f"link add {port} type veth peer name eth0 netns {pid}",
+        f"link add {port} type veth peer name eth0 address {_hardware_address(address)} netns {pid}",
         f"link set {port} master {BRIDGE} up",
     )
     _disable_ipv6(port)
@@ -131,6 +131,15 @@ def _our_links() -> list[str]:
 
 def _port(index: int) -> str:
     return f"orch-n{index}"
+
+
+def _hardware_address(address: str) -> str:
+    """A fixed one for each of our addresses, so that what the neighbours have learnt stays true.
+
+    Left alone, a bridge takes the lowest address of its ports and changes it when that port goes: the other node
+    would then be unheard for seconds because this one died. The same holds for a node that comes back.
+    """
+    return "02:00:" + ":".join(f"{byte:02x}" for byte in ipaddress.ip_address(address).packed)
 
 
 def _refuse_overlap() -> None:

@@ -37,6 +37,8 @@ def cluster_namespace(cluster: Cluster) -> Iterator[str]:
     """A fresh namespace; its pods are gone when the next test starts, so they hold no GPU of it."""
     with cluster.namespace() as name:
         yield name
+        if cluster.what_is_wrong():  # a broken node would never say that its pods have ended
+            cluster.restore()
 
 
 @pytest.fixture
