@@ -113,6 +113,7 @@ class _Request:
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._seen = False
+        self._mask = threading.local()  # a mask belongs to the thread that forks
         self._listening = file is not None and threading.current_thread() is threading.main_thread()
         if self._listening:
             self._listen()
@@ -136,8 +137,21 @@ class _Request:
         threading.Thread(target=self._watch, args=(reading,), name="orchestra-stop", daemon=True).start()
         signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        # A forked child would write its own signals into our pipe.
-        os.register_at_fork(after_in_child=self.forget)
+        # A forked child would write its own signals into our pipe, and that would end us: it does not get any
+        # before it has left the pipe alone.
+        os.register_at_fork(
+            before=self._hold_back_signals, after_in_parent=self._let_signals_in, after_in_child=self._forget_in_child
+        )
+
+    def _hold_back_signals(self) -> None:
+        self._mask.before_fork = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _let_signals_in(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before_fork)
+
+    def _forget_in_child(self) -> None:
+        self.forget()
+        self._let_signals_in()
 
     def _watch(self, reading: int) -> None:
         while True:
