@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -124,7 +124,7 @@ class Trainer:
         state = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
         return self.checkpoints.save(self.step, {**state, "options": self.options.that_must_not_change()})
 
-    def _leave(self, outcome: Any) -> None:
+    def _leave(self, outcome: Literal["stopped", "done"]) -> None:
         path = self._save()
         if outcome == "done":
             score = self._evaluate()
