@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import shutil
@@ -11,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 import uuid
 from pathlib import Path
 from typing import Any
@@ -19,31 +19,32 @@ from . import channel as channels
 from .child import Child
 from .crew import Crew
 from .environment import STOP_FILE, usable_cores, worker_environment
-from .failure import Evidence, Failure, explain_launcher
+from .failure import LINES_KEPT, Evidence, Failure, explain_launcher
 from .files import read_json, remove, write_json
 from .guard import Guard
 from .hang import silence
 from .logbook import Echo, Logbook
+from .pages import Pages
 from .post_mortem import examine
-from .processes import become_subreaper, descendants, end_all, marked, process_table, read_process, reap_children
+from .processes import become_subreaper, descendants, end_all, marked, process_table, reap_children
 from .program import launch_argv
-from .report import metrics, progress_report
 from .result import build_result, write_termination_log
-from .server import Page, Server
 from .spec import BadSpec, LaunchSpec, read_spec
+from .store import guests, store_port
 from .verdict import EXIT_CODES, Stop, Verdict, judge
 
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
-_HEALTHY_SECONDS = 15.0
+_GUEST_SECONDS = 10.0
+"""How long a finished node waits for the others to leave its store."""
 
 
 class Agent:
     """One instance a process. `run` returns the exit code of the contract."""
 
-    def __init__(self, spec: LaunchSpec, agent_file: str) -> None:
+    def __init__(self, spec: LaunchSpec, agent_file: str, early: list[int]) -> None:
         """Prepares the folder; nothing of an earlier attempt is left to be mistaken for this one's."""
-        self._spec, self._agent_file = spec, agent_file
+        self._spec, self._agent_file, self._early = spec, agent_file, early
         self._marker = uuid.uuid4().hex
         spec.folder.mkdir(parents=True, exist_ok=True)
         remove(spec.folder / "result.json")
@@ -55,9 +56,8 @@ class Agent:
         self._stop: Stop | None = None
         self._hang: dict[str, Any] | None = None
         self._kept: set[int] = set()
-        self._orphans_until = 0.0
-        self._turned = self._looked = self._hang_checked = time.monotonic()
-        self._report: dict[str, Any] = {}
+        self._orphans_until = self._finished = 0.0
+        self._looked = self._hang_checked = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
@@ -74,11 +74,23 @@ class Agent:
         self._listener: socket.socket = channels.listen(name)
         self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
         self._env = worker_environment(self._spec, os.environ, self._marker, name, usable_cores())
-        self._show()
-        self._serve()
-        verdict = self._prepare() or self._launch() or self._supervise()
+        self._pages = Pages(self._spec, self._log, self._marker)
+        self._set_state("setup")
+        try:
+            problem = self._pages.serve()
+            if problem:
+                self.say(problem)
+            verdict = self._prepare() or self._launch() or self._supervise()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the ranks must go and the engine must know)
+            lines = traceback.format_exc().splitlines()
+            failure = Failure("Agent", f"the agent itself failed: {error!r}", lines[-LINES_KEPT:], time=time.time())
+            verdict = Verdict("failed", failure)
         self._finish(verdict)
         return EXIT_CODES[verdict.state]
+
+    def _set_state(self, state: str, failure: dict[str, Any] | None = None) -> None:
+        self._state = state
+        self._pages.show(state, self._crew.round, failure)
 
     def say(self, text: str) -> None:
         """A line of the agent's own in the log."""
@@ -117,6 +129,8 @@ class Agent:
         return None
 
     def _turn_once(self) -> Verdict | None:
+        if self._early and self._stop is None:
+            self._begin_stop(signal.Signals(self._early[0]).name)
         self._turn()
         lost = self._parent_lost()
         if lost is not None:
@@ -124,7 +138,7 @@ class Agent:
         return Verdict("stopped", None, "stopped before any rank had started") if self._stop else None
 
     def _setup_failed(self, message: str, child: Child | None) -> Verdict:
-        lines = list(child.lines)[-30:] if child else []
+        lines = list(child.lines)[-LINES_KEPT:] if child else []
         code = child.exit if child else None
         return Verdict("failed", Failure("Setup", message, lines, exit=code, time=time.time()))
 
@@ -165,7 +179,7 @@ class Agent:
             if self._child.exit is not None:
                 self._drain_all()
             verdict = judge(
-                self._crew.round, self._child.exit, self._stop, now, self._spec.hosts_store, self._launcher_failure
+                self._crew.round, self._child.exit, self._stop, now, self._launcher_needed, self._launcher_failure
             )
             verdict = verdict or self._check_hang(now)
             if verdict is not None:
@@ -178,14 +192,15 @@ class Agent:
         for pid, code in reap_children().items():
             if self._child is not None and pid == self._child.pid:
                 self._child.exit = code
-        now = self._turned = time.monotonic()
+        now = time.monotonic()
+        self._pages.turned(now)
         if now < self._orphans_until:
             self._end_orphans()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             self._crew.look(now)
             self._crew.watch_memory()
-            self._show()
+            self._pages.show(self._state, self._crew.round)
         self._log.flush()
 
     def _accept(self) -> None:
@@ -227,6 +242,19 @@ class Agent:
         for connection in self._crew.channels():
             self._hear(connection)
         self._drain_child()
+
+    def _launcher_needed(self, said_so: bool) -> bool:
+        """Whether other nodes need this node's launcher although its ranks have finished."""
+        spec, now = self._spec, time.monotonic()
+        if not spec.launchers_meet:
+            return False
+        if not said_so:
+            return True  # ranks that say nothing finish when they like: torchrun waits for those of other nodes
+        self._finished = self._finished or now
+        port = store_port(spec.launcher_argv)
+        if not spec.hosts_store or port is None or self._child is None:
+            return False
+        return now - self._finished < _GUEST_SECONDS and guests(port, self._child.pid) > 0
 
     def _launcher_failure(self) -> Failure:
         child = self._child
@@ -301,7 +329,7 @@ class Agent:
         self._crew.look(time.monotonic())
         reason = self._stop.reason if self._stop else None
         result = build_result(verdict, self._crew.round, self._spec.attempt, self._spec.node, reason, self._hang)
-        left = end_all(self._below, 10.0, self._reap)
+        left = end_all(self._below, 10.0, reap_children)
         if left:
             self.say(f"processes {sorted(left)} do not die: stuck in the kernel")
         if self._child is not None:
@@ -322,9 +350,6 @@ class Agent:
         ours = descendants(os.getpid(), table) | marked(self._marker, alive)
         return ours - {self._guard.pid, os.getpid()}
 
-    def _reap(self) -> None:
-        reap_children()
-
     def _adopted(self) -> set[int]:
         known = {self._guard.pid, self._child.pid if self._child else 0}
         return {pid for pid, process in process_table().items() if process.parent == os.getpid()} - known
@@ -337,50 +362,6 @@ class Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    # --- showing -----------------------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        pages = {"/healthz": self._healthz, "/progress": self._progress, "/metrics": self._metrics}
-        address = None
-        try:
-            address = Server(self._spec.listen, pages).address
-        except (OSError, ValueError) as error:
-            self.say(f"no HTTP on {self._spec.listen}: {error}")
-        own = read_process(os.getpid())
-        write_json(
-            self._spec.folder / "agent.json",
-            {
-                "pid": os.getpid(),
-                "started": own.started if own else None,
-                "run": self._marker,
-                "attempt": self._spec.attempt,
-                "node": self._spec.node,
-                "address": address,
-                "time": time.time(),
-            },
-        )
-
-    def _set_state(self, state: str, failure: dict[str, Any] | None = None) -> None:
-        self._state = state
-        self._show(failure)
-
-    def _show(self, failure: dict[str, Any] | None = None) -> None:
-        spec, now = self._spec, time.monotonic()
-        self._report = progress_report(self._state, spec.node, spec.attempt, self._crew.round, failure, now)
-
-    def _healthz(self) -> Page:
-        healthy = time.monotonic() - self._turned < _HEALTHY_SECONDS
-        if healthy:
-            return Page(200, "text/plain", b"ok\n")
-        return Page(503, "text/plain", b"the agent's loop stands still\n")
-
-    def _progress(self) -> Page:
-        return Page(200, "application/json", json.dumps(self._report).encode())
-
-    def _metrics(self) -> Page:
-        text = metrics(self._report, self._spec.job, self._log.lines, self._log.lost)
-        return Page(200, "text/plain; version=0.0.4", text.encode())
-
 
 def _last_words(result: dict[str, Any]) -> str:
     failure = result["failure"]
@@ -391,11 +372,15 @@ def _last_words(result: dict[str, Any]) -> str:
     return f"{text}: {who}{failure['reason']}: {failure['message']}"
 
 
-def run_agent(spec_file: Path, agent_file: str) -> int:
-    """`agent.pyz run SPEC.json`."""
+def run_agent(spec_file: Path, agent_file: str, early: list[int]) -> int:
+    """`agent.pyz run SPEC.json`. `early` holds the signals that came before anybody listened."""
     try:
         spec = read_spec(spec_file)
     except BadSpec as error:
         print(f"agent: {error}", file=sys.stderr)
         return 2
-    return Agent(spec, agent_file).run()
+    try:
+        return Agent(spec, agent_file, early).run()
+    except OSError as error:  # the folder cannot be written: there is no other place to say so
+        print(f"agent: {error}", file=sys.stderr)
+        return 1

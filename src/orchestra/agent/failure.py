@@ -118,7 +118,8 @@ def _reason(evidence: Evidence, raised: Raised | None, text: str) -> tuple[str, 
         return "Exception", f"{raised.type}: {raised.message}" if raised.message else raised.type
     if code is None:
         return "Killed", "its shim was killed"
-    return "ExitCode", f"exited with code {code}"
+    shell = f" (a shell's word for {_signal_name(code - 128)})" if 128 < code < 160 else ""
+    return "ExitCode", f"exited with code {code}{shell}"
 
 
 def _known_exception(raised: Raised) -> tuple[str, str] | None:

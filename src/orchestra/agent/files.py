@@ -12,7 +12,8 @@ from typing import Any
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in the file; None where there is none, or not (yet) a whole one."""
     try:
-        data = json.loads(path.read_bytes().decode("utf-8"))
+        # NaN is no JSON; a rank that writes it all the same must not make the agent pass it on.
+        data = json.loads(path.read_bytes().decode("utf-8"), parse_constant=lambda _: None)
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None

@@ -69,10 +69,11 @@ def limit(watch: Watch, timeout: float | None) -> float | None:
     """Seconds without life that this rank is allowed; None: any number."""
     phase = watch.progress.get("phase")
     if phase in _ANNOUNCED:
-        if not watch.steps and phase == "init":
-            return timeout
         given = _number(watch.progress.get("phaseLimitSeconds"))
-        return given if given is not None else max(PHASE_SECONDS, timeout or 0.0)
+        if given is not None:
+            return given
+        if watch.steps or (timeout is not None and phase != "init"):
+            return max(PHASE_SECONDS, timeout or 0.0)
     if timeout is not None:
         return timeout
     if not watch.steps:
@@ -89,8 +90,10 @@ def silence(watches: Mapping[int, Watch], timeout: float | None, now: float) -> 
     A node hangs when every running rank has outlasted its limit: while one of them is in an announced phase, or still
     steps, the others may well be waiting for it.
     """
+    # Where some report, the silence of the others says nothing: often only one rank reports for all.
+    reporting = [watch for watch in watches.values() if watch.progress]
     quiet = []
-    for watch in watches.values():
+    for watch in reporting or watches.values():
         allowed = limit(watch, timeout)
         if allowed is None or now - watch.since <= allowed:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,9 +12,13 @@ _USAGE = "usage: agent.pyz run SPEC.json | agent.pyz rank -- PROGRAM..."
 def main(words: list[str], agent_file: str) -> int:
     """Runs the agent, or one shim. `agent_file` is how shims start this program again."""
     if len(words) == 2 and words[0] == "run":
+        # Before anything is loaded: process 1 of a pod never sees a SIGTERM that it has no handler for.
+        early: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda received, _: early.append(received))
         from .agent import run_agent
 
-        return run_agent(Path(words[1]), agent_file)
+        return run_agent(Path(words[1]), str(Path(agent_file).absolute()), early)
     if len(words) > 1 and words[0] == "rank":
         from .shim import run_rank  # the shim starts in a few milliseconds: it loads no HTTP server
 

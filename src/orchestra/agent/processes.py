@@ -28,6 +28,7 @@ MARKER = "ORCHESTRA_RUN"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "busybox")
 _PROC = Path("/proc")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -106,6 +107,14 @@ def descendants(root: int, table: dict[int, Process]) -> set[int]:
     return {pid for pid in found if table[pid].alive}
 
 
+def behind_shells(root: int, table: dict[int, Process]) -> set[int]:
+    """The program itself where `root` is a shell that waits for it: a signal would end the shell before it."""
+    children = {pid for pid, process in table.items() if process.parent == root and process.alive}
+    if not children or not _is_shell(root):
+        return {root}
+    return {pid for child in children for pid in behind_shells(child, table)}
+
+
 def marked(value: str, table: Iterable[int]) -> set[int]:
     """All living processes whose environment carries the marker with this value."""
     wanted = f"{MARKER}={value}".encode()
@@ -158,6 +167,13 @@ def reap_children() -> dict[int, int]:
 def exit_code(status: int) -> int:
     """A wait status as subprocess shows it (os.waitstatus_to_exitcode is newer than Python 3.8)."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return os.readlink(_PROC / str(pid) / "exe").rpartition("/")[2] in _SHELLS  # noqa: PTH115
+    except OSError:
+        return False
 
 
 def _is_cleaner(pid: int) -> bool:

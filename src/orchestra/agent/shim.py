@@ -22,7 +22,15 @@ from .channel import HIGH_WATER, connect
 from .environment import FOLDER, LOCAL_RANK_WORD, SOCKET
 from .files import remove, write_json
 from .lines import LineSplitter
-from .processes import become_subreaper, descendants, die_with_parent, end_all, process_table, reap_children
+from .processes import (
+    become_subreaper,
+    behind_shells,
+    descendants,
+    die_with_parent,
+    end_all,
+    process_table,
+    reap_children,
+)
 from .program import with_local_rank
 
 RANK_FILES = ("progress.json", "result.json", "exit.json")
@@ -149,9 +157,9 @@ class Shim:
     def _hear_agent(self, _: int) -> None:
         for message in self._channel.receive():
             if message == b'J{"do": "stop"}':
-                self._signal_main(signal.SIGTERM)
+                self._signal(signal.SIGTERM)
             elif message == b'J{"do": "stacks"}':
-                self._signal_main(signal.SIGABRT)
+                self._signal(signal.SIGABRT)
             elif message == b'J{"do": "end"}':
                 self._end_rank()
         if self._channel.closed:
@@ -160,6 +168,7 @@ class Shim:
     def _hear_signal(self, number: int) -> None:
         with contextlib.suppress(BlockingIOError):
             received = os.read(number, 256)
+            self._reap()  # a rank that fell by itself was not cleared
             # Without a stop request this is the launcher clearing the survivors of a crash, or the launcher's death:
             # nothing to wait for. With one, the rank already knows and is saving.
             if any(signal_number in received for signal_number in _LAUNCHER_SIGNALS) and not self._stop_requested():
@@ -175,10 +184,12 @@ class Shim:
             signal.signal(number, lambda *_: None)
         self._selector.register(read_end, selectors.EVENT_READ, self._hear_signal)
 
-    def _signal_main(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
+        """Signals the rank's main process; behind a shell, what the shell has started."""
         if self._main is not None and self._exit is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._main, number)
+            for pid in behind_shells(self._main, process_table()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _stop_requested(self) -> bool:
         return self._stop_file.exists()

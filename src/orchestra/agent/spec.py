@@ -40,8 +40,13 @@ class LaunchSpec:
     @property
     def hosts_store(self) -> bool:
         """Whether this node's launcher holds the store through which the other nodes' launchers meet."""
-        words = " ".join(self.launcher_argv)
-        return self.nodes > 1 and ("is_host=1" in words or (self.node == 0 and "rdzv-backend=static" in words))
+        words = " ".join(self.launcher_argv).replace("_", "-")
+        return self.nodes > 1 and ("is-host=1" in words or (self.node == 0 and "rdzv-backend=static" in words))
+
+    @property
+    def launchers_meet(self) -> bool:
+        """Whether the nodes' launchers wait for each other at the end."""
+        return self.nodes > 1 and self.launcher == "torchrun"
 
 
 def read_spec(path: Path) -> LaunchSpec:

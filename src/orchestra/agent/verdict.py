@@ -35,15 +35,20 @@ def judge(
     launcher_exit: int | None,
     stop: Stop | None,
     now: float,
-    hosts_store: bool,
+    launcher_needed: Callable[[bool], bool],
     launcher_failure: Callable[[], Failure],
 ) -> Verdict | None:
-    """The verdict, or None while there is something to wait for. The launcher's exit code is the last to be asked."""
+    """The verdict, or None while there is something to wait for. The launcher's exit code is the last to be asked.
+
+    `launcher_needed` says whether other nodes still need the launcher of this one, which has finished; it is told
+    whether all ranks here have said themselves that they are through.
+    """
     if ranks.finished(now):
-        if any(rank.stopped for rank in ranks.ranks):
-            return Verdict("stopped", ranks.failure())
-        # Other nodes' launchers still need the store in this one; it leaves when they have.
-        return None if hosts_store and launcher_exit is None and stop is None else Verdict("done")
+        stopped = any(rank.stopped for rank in ranks.ranks)
+        over = launcher_exit is not None or (stop is not None and (not stopped or now >= stop.deadline))
+        if not over and launcher_needed(all(rank.result for rank in ranks.ranks)):
+            return None
+        return Verdict("stopped" if stopped else "done")
     if stop is not None:
         return _judge_stop(ranks, stop, now)
     if launcher_exit is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +166,47 @@ def test_threads_are_shared_out_unless_set(worker: Worker) -> None:
     assert worker.start([sys.executable, "omp.py"], procsPerNode=1000).wait() == 0
     assert worker.start([sys.executable, "omp.py"], env={"OMP_NUM_THREADS": "5"}).wait() == 0
     assert worker.tagged("r0") == ["omp 1", "omp 5"]
+
+
+def test_a_stop_goes_to_the_program_behind_a_shell(worker: Worker) -> None:
+    worker.script(
+        "save.py",
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
+        "print('training', flush=True)\ntime.sleep(100)\n",
+    )
+    worker.script("train.sh", f"{sys.executable} -u save.py\necho the shell goes on\n")
+    worker.start(["bash", "train.sh"])
+    worker.says("training")
+    worker.stop()
+    assert worker.wait(5) == 75
+    assert worker.tagged("r0") == ["training", "saved", "the shell goes on"]
+
+
+def test_a_result_of_an_earlier_attempt_is_not_taken_for_this_ones(worker: Worker) -> None:
+    worker.script(
+        "done.py",
+        "import os; open(os.environ['ORCHESTRA_RESULT_FILE'], 'w').write('{\"state\": \"stopped\", \"step\": 9}')",
+    )
+    assert worker.start([sys.executable, "done.py"]).wait() == 75
+    assert worker.result["step"] == 9
+    assert worker.start([sys.executable, "-c", "raise SystemExit(3)"], attempt=2).wait() == 1
+    assert worker.result["step"] is None
+    assert (worker.folder / "logs/attempt-1.log").exists()
+
+
+def test_the_engine_may_give_the_reason_of_a_stop(worker: Worker) -> None:
+    worker.start(["sleep", "100"])
+    until(lambda: len(worker.alive()) == 4, 5, "agent, guard, shim, program")
+    (worker.folder / "stop.json").write_text(json.dumps({"reason": "Suspended", "attempt": 1}))
+    worker.stop()
+    assert worker.wait(5) == 75
+    assert worker.result["reason"] == "Suspended"
+
+
+def test_the_termination_log_has_at_most_4_kib(worker: Worker, tmp_path: Path) -> None:
+    worker.script("bad.py", "for i in range(200): print('x' * 300)\nraise ValueError('y' * 9000)")
+    log = tmp_path / "termination-log"
+    log.write_text("")
+    assert worker.start([sys.executable, "bad.py"], resultFile=str(log)).wait() == 1
+    assert len(log.read_bytes()) <= 4096
+    assert json.loads(log.read_text())["failure"]["reason"] == "Exception"
