@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class Rank:
         """Why it failed; None if it did not, or fell with another."""
         if self.running or self.cleared or self.result is not None or self.how == "notStarted" or self.exit == 0:
             return None
+        if self.stop_requested and self.exit == -signal.SIGTERM:
+            return None  # it was asked to go, and went
         found = explain(
             Evidence(
                 exit=self.exit,

@@ -62,9 +62,7 @@ def judge(
 def _judge_stop(ranks: Round, stop: Stop, now: float) -> Verdict | None:
     running = ranks.running()
     if not running:
-        # Those that a signal ended were asked to go. One that failed in another way may have failed to save.
-        failure = ranks.failure()
-        return Verdict("stopped", failure if failure and (failure.exit or 0) > 0 else None)
+        return Verdict("stopped", ranks.failure())  # one that failed now may have failed to save
     if now < stop.deadline:
         return None
     listed = ", ".join(str(rank.rank) for rank in running)
