@@ -29,6 +29,7 @@ def build_result(
         "message": verdict.message or None,
         "failure": verdict.failure.as_json() if verdict.failure else None,
         "hang": hang,
+        "progress": next((rank.watch.progress for rank in ranks.ranks if rank.watch.progress), None),
     }
 
 

@@ -32,8 +32,6 @@ from orchestra.local.recover import recover, supervised
 from orchestra.local.store import Record, Row, Store
 from orchestra.local.why import causes
 
-_START_TIMEOUT = 15.0
-
 
 class LocalEngine:
     """Jobs on this machine."""
@@ -218,25 +216,18 @@ class LocalEngine:
         self.store.mark_deleted(row.record.uid)
 
     def _supervise(self, record: Record) -> None:
-        """Starts the supervisor, detached, and waits until it has its lock."""
+        """Starts the supervisor, which detaches itself once it has its lock."""
         folder = self.home.job(record.name, record.uid)
         folder.root.mkdir(parents=True, exist_ok=True)
         with folder.supervisor_log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "orchestra.local.supervisor", record.uid],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+            started = subprocess.run(
+                [sys.executable, "-m", "orchestra.local.supervisor", record.name, record.uid],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", check=False,
                 env=os.environ | {"ORCHESTRA_HOME": str(self.home.root)},
             )  # fmt: skip
-        end = time.monotonic() + _START_TIMEOUT
-        while not supervised(folder) and not self._moved_on(record):
-            if process.poll() not in (None, 0) or time.monotonic() > end:
-                tail = folder.supervisor_log.read_text()[-2000:]
-                raise EngineError(f"the supervisor of {record.name} did not start:\n{tail}")
-            time.sleep(0.01)
-
-    def _moved_on(self, record: Record) -> bool:
-        row = self.store.by_uid(record.uid)
-        return row is not None and status.status_of(row.record.job).phase in status.RESTING
+        if started.returncode:
+            tail = folder.supervisor_log.read_text()[-2000:]
+            raise EngineError(f"the supervisor of {record.name} did not start:\n{tail}")
 
 
 def changed(job: TorchrunJob, changes: dict[str, Any]) -> TorchrunJob:

@@ -114,6 +114,10 @@ class Store:
         """Closes the connection."""
         self._connection.close()
 
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, sqlite3.ProgrammingError):
+            self.close()
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         self._connection.execute("BEGIN IMMEDIATE")

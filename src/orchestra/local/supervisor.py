@@ -6,6 +6,7 @@ Its death is noticed (the lock falls), its agents die with it, and what it knew 
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sys
 import time
@@ -272,6 +273,11 @@ class Supervisor:
         else:
             self._phase("Suspended", asked or "Suspended", saved)
 
+    def give_up(self, error: str) -> None:
+        """The supervisor itself failed: said, and nothing left half done."""
+        self.store.release(self.record.uid)
+        self._phase("Failed", "SupervisorError", f"{error}; see {self.folder.supervisor_log}")
+
     # ---- telling
 
     def _checkpoint_step(self) -> int | None:
@@ -301,23 +307,26 @@ def _first_line(text: str | None) -> str:
 
 
 def main() -> int:
-    """`python -m orchestra.local.supervisor UID`: started by the engine, detached."""
-    home = Home.of_user()
-    uid = sys.argv[1]
+    """`python -m orchestra.local.supervisor NAME UID`: returns when the supervisor, now on its own, has its lock."""
+    home, (name, uid) = Home.of_user(), sys.argv[1:3]
+    folder = home.job(name, uid)
+    folder.root.mkdir(parents=True, exist_ok=True)
+    lock = folder.lock.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{name} has a supervisor already", file=sys.stderr)
+        return 1
+    if os.fork():
+        os._exit(0)  # the lock lives on in the child
     supervisor = Supervisor(home, uid)
-    supervisor.folder.root.mkdir(parents=True, exist_ok=True)
-    with supervisor.folder.lock.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return 0  # another supervisor has it
-        try:
-            supervisor.run()
-        except Exception:  # noqa: BLE001 -- whatever went wrong, the user must be able to read it
-            text = traceback.format_exc()
-            print(text, file=sys.stderr)
-            supervisor._phase("Failed", "SupervisorError", text.strip().splitlines()[-1])
-            return 1
+    try:
+        supervisor.run()
+    except Exception:  # noqa: BLE001 -- whatever went wrong, the user must be able to read it
+        text = traceback.format_exc()
+        print(text, file=sys.stderr)
+        supervisor.give_up(text.strip().splitlines()[-1])
+        return 1
     return 0
 
 
