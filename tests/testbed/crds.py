@@ -35,7 +35,7 @@ def install_crds(api: Api, source: Path | Sequence[Path]) -> list[str]:
 
 def _established(api: Api, name: str) -> bool:
     crd = api.get(f"{_PATH}/{name}")
-    conditions = crd.get("status", {}).get("conditions", [])
+    conditions = crd.get("status", {}).get("conditions") or []  # null until the first is written
     if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
         return False
     return all(_served(api, crd, version["name"]) for version in crd["spec"]["versions"] if version["served"])
