@@ -12,7 +12,7 @@ setup: ## make .venv (torch included); quick the second time
 	@$(PYTHON) tools/setup.py
 
 run: setup ## train a small model on this machine, live
-	@$(BIN)/orchestra plan examples/cpu.yaml
+	@$(BIN)/orchestra run -f examples/cpu.yaml
 
 test: setup check ## everything: checks, unit, integration, end to end
 	@$(BIN)/pytest $(PYTEST_ARGS)

@@ -25,7 +25,7 @@ def build_parser(program: str, verb: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION,
-        epilog=f"Try: {program} plan examples/multi-node.yaml",
+        epilog=f'Try: {program} run "python train.py"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{program} {__version__}")

@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     name = args.name or name_from(args.what)
     queue = to_builtins(Machine.here().queue())
+    queue["spec"].pop("resources", None)  # quotas of a cluster: nothing to see here
     head = {"apiVersion": "torchrun.ai/v1alpha1"}
     command = args.what[0] if len(args.what) == 1 else args.what
     gpus = queue["spec"]["nodeResources"].get("gpus", 0)
