@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 import traceback
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from .program import launch_argv
 from .result import build_result, write_termination_log
 from .spec import BadSpec, LaunchSpec, read_spec
 from .store import guests, store_port
+from .unpack import compile_shim, unpack
 from .verdict import EXIT_CODES, Stop, Verdict, judge
 
 _TICK_SECONDS = 0.1
@@ -45,7 +45,7 @@ class Agent:
     def __init__(self, spec: LaunchSpec, agent_file: str, early: list[int]) -> None:
         """Prepares the folder; nothing of an earlier attempt is left to be mistaken for this one's."""
         self._spec, self._agent_file, self._early = spec, agent_file, early
-        self._marker = uuid.uuid4().hex
+        self._marker = os.urandom(16).hex()
         spec.folder.mkdir(parents=True, exist_ok=True)
         remove(spec.folder / "result.json")
         if (read_json(spec.folder / STOP_FILE) or {}).get("attempt") != spec.attempt:
@@ -77,9 +77,6 @@ class Agent:
         self._pages = Pages(self._spec, self._log, self._marker)
         self._set_state("setup")
         try:
-            problem = self._pages.serve()
-            if problem:
-                self.say(problem)
             verdict = self._prepare() or self._launch() or self._supervise()
         except Exception as error:  # noqa: BLE001 (whatever it is, the ranks must go and the engine must know)
             lines = traceback.format_exc().splitlines()
@@ -143,7 +140,8 @@ class Agent:
         return Verdict("failed", Failure("Setup", message, lines, exit=code, time=time.time()))
 
     def _launch(self) -> Verdict | None:
-        argv = launch_argv(self._spec, self._agent_file)
+        copy = self._spec.folder / "agent"
+        argv = launch_argv(self._spec, unpack(self._agent_file, copy))
         name = argv[0]
         if shutil.which(name, path=self._env.get("PATH", os.defpath)) is None:
             failure = Failure("LauncherMissing", f"there is no program {name} here", time=time.time())
@@ -155,6 +153,8 @@ class Agent:
             self._start(argv, "launcher")
         except OSError as error:
             return Verdict("failed", Failure("LauncherMissing", f"{name}: {error.strerror}", time=time.time()))
+        if spec.launcher != "none":  # without one the shim is already there
+            compile_shim(copy)
         return None
 
     def _start(self, argv: list[str], tag: str) -> None:
@@ -162,6 +162,9 @@ class Agent:
         self._tag = tag
         for number in self._child.streams:
             self._selector.register(number, selectors.EVENT_READ, self._read_child)
+        problem = self._pages.serve()  # only now: the child has its own imports to do meanwhile
+        if problem:
+            self.say(problem)
 
     # --- while it runs -----------------------------------------------------------------------------------------
 

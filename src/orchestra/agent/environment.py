@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .processes import MARKER
-from .spec import LaunchSpec
+
+if TYPE_CHECKING:  # a shim starts faster without it
+    from .spec import LaunchSpec
 
 STOP_FILE = "stop.json"
 SOCKET = "ORCHESTRA_AGENT_SOCKET"

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from .files import write_json
 from .logbook import Logbook
 from .processes import read_process
 from .ranks import Round
 from .report import metrics, progress_report
-from .server import Page, Server
 from .spec import LaunchSpec
 
 _HEALTHY_SECONDS = 15.0
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    status: int
+    content_type: str
+    body: bytes
 
 
 class Pages:
@@ -26,6 +33,7 @@ class Pages:
         self._spec, self._log, self._marker = spec, log, marker
         self._report: dict[str, Any] = {}
         self._turned = time.monotonic()
+        self._served = False
 
     def show(self, state: str, ranks: Round, failure: dict[str, Any] | None = None) -> None:
         """The worker as it is now."""
@@ -38,6 +46,11 @@ class Pages:
 
     def serve(self) -> str:
         """Opens the port and writes `agent.json`. Returns why there is no HTTP, if there is none."""
+        if self._served:
+            return ""
+        self._served = True
+        from .server import Server  # Python's HTTP server takes a while to load
+
         pages = {"/healthz": self._healthz, "/progress": self._progress, "/metrics": self._metrics}
         address, problem = None, ""
         try:

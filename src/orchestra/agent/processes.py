@@ -12,8 +12,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 try:
     import ctypes
@@ -33,8 +33,7 @@ _PROC = Path("/proc")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """One line of the process table."""
 
     pid: int

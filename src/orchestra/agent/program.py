@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from .spec import LaunchSpec
+if TYPE_CHECKING:  # a shim starts faster without it
+    from .spec import LaunchSpec
 
 _PYTHON = re.compile(r"^python(\d+(\.\d+)*)?$")
 _SWITCH_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")

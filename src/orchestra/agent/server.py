@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import socketserver
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
 
-
-class Page(NamedTuple):
-    """An answer."""
-
-    status: int
-    content_type: str
-    body: bytes
+from .pages import Page
 
 
 class Server:
@@ -38,8 +32,6 @@ class _HttpServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """As the base class, without asking DNS for this host's name, which can take seconds in a pod."""
-        import socketserver
-
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "agent", self.server_address[1]
 

@@ -13,7 +13,6 @@ import selectors
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ class Shim:
         self._stop_file = Path(env["ORCHESTRA_STOP_FILE"])
         self._env = env
         self._identity: dict[str, Any] = {
-            "id": uuid.uuid4().hex,
+            "id": os.urandom(16).hex(),
             "rank": self._rank,
             "localRank": self._local_rank,
             "localWorldSize": int(env.get("LOCAL_WORLD_SIZE", "0")) or None,
