@@ -17,7 +17,7 @@ def free_port(address: str = "127.0.0.1") -> int:
     """
     lowest, highest = _server_ports()
     for _ in range(1000):
-        port = random.randint(lowest, highest)  # noqa: S311 - nothing secret about it
+        port = random.randint(lowest, highest)
         if _is_free(address, port):
             return port
     raise OSError(f"no free port on {address} between {lowest} and {highest}")
