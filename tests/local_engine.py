@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -44,8 +45,11 @@ class Local:
 
     def cooperative(self, name: str, *words: object, **spec: Any) -> TorchrunJob:
         """Submits the cooperative script as a plain command: no torch, starts at once."""
-        command = [sys.executable, str(COOPERATIVE), *map(str, words)]
-        return self.submit(name, command, launcher="none", **spec)
+        return self.submit(name, self.cooperative_command(*words), launcher="none", **spec)
+
+    def cooperative_command(self, *words: object) -> list[str]:
+        """The command of the cooperative script."""
+        return [sys.executable, str(COOPERATIVE), *map(str, words)]
 
     def wait(self, name: str, until: Callable[[TorchrunJob], object], timeout: float = TIMEOUT) -> TorchrunJob:
         """The job once `until` holds."""
@@ -81,6 +85,10 @@ class Local:
         from orchestra.api.engine import LogQuery
 
         return "\n".join(f"[{line.source}] {line.text}" for line in self.engine.logs(name, LogQuery()))
+
+    def saved_step(self, name: str) -> int:
+        """The step that the cooperative script saved last."""
+        return int(json.loads((self.engine.output(name) / "step.json").read_text())["step"])
 
     def processes(self) -> dict[int, str]:
         """Every process of any job of this engine, by pid."""

@@ -64,6 +64,14 @@ class Cause(Model):
     mend: str = ""
 
 
+class Run(Model):
+    """A run in the history."""
+
+    job: TorchrunJob
+    deleted: float | None = None
+    """When it was deleted or made room for another of its name; unix seconds."""
+
+
 class Submission(Model, kw_only=True):
     """A job on its way to an engine."""
 
@@ -89,6 +97,9 @@ class Engine(Protocol):
 
     def jobs(self) -> list[TorchrunJob]:
         """All jobs, oldest first."""
+
+    def history(self) -> list[Run]:
+        """Every run there ever was, oldest first."""
 
     def newest(self, folder: Path) -> str | None:
         """Name of the newest job submitted from a folder."""

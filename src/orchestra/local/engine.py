@@ -18,7 +18,7 @@ import msgspec
 from orchestra.api import TorchrunJob, TorchrunQueue
 from orchestra.api.base import from_builtins, to_builtins
 from orchestra.api.changes import forbidden_changes
-from orchestra.api.engine import Cause, EngineError, Event, LogLine, LogQuery, NotFound, Submission
+from orchestra.api.engine import Cause, EngineError, Event, LogLine, LogQuery, NotFound, Run, Submission
 from orchestra.api.job import Phase
 from orchestra.api.problem import Invalid, Problem
 from orchestra.api.rules import broken_rules
@@ -57,9 +57,9 @@ class LocalEngine:
         """All jobs, oldest first."""
         return [row.record.job for row in self.store.rows()]
 
-    def history(self) -> list[Row]:
-        """Every job there ever was, oldest first."""
-        return self.store.rows(deleted=True)
+    def history(self) -> list[Run]:
+        """Every run there ever was, oldest first."""
+        return [Run(row.record.job, row.deleted) for row in self.store.rows(deleted=True)]
 
     def newest(self, folder: Path) -> str | None:
         """Name of the newest job submitted from a folder."""

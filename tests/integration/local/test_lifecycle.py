@@ -10,60 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from engine_contract import EngineContract, reason_of
 from local_engine import Local
 from orchestra.api import Invalid
-from orchestra.api.engine import EngineError, LogQuery, NotFound
-from orchestra.local.status import phase_condition
+from orchestra.api.engine import NotFound
 
 
-def reason_of(job: object) -> str:
-    said = phase_condition(job)  # type: ignore[arg-type]
-    return said.reason if said else ""
+class TestLocalEngine(EngineContract):
+    """The embedded engine keeps the contract of all engines."""
 
-
-def test_a_job_runs_to_its_end_and_tells_where_it_stands(local: Local) -> None:
-    local.cooperative("good", 5, 0.05)
-    job = local.rest("good")
-    assert job.status is not None
-    assert (job.status.phase, job.status.attempt, job.status.restarts) == ("Succeeded", 1, 0)
-    assert job.status.progress is not None
-    assert (job.status.progress.step, job.status.progress_text) == (5, "5/5 100%")
-    assert (local.engine.output("good") / "step.json").read_text() == '{"step": 5}'
-    assert [event.reason for event in local.engine.events("good")][:2] == ["Submitted", "Starting"]
-    local.nothing_left()
-
-
-def test_suspend_saves_and_resume_goes_on_from_there(local: Local) -> None:
-    local.cooperative("long", 200, 0.05)
-    local.step("long", 3)
-    local.engine.suspend("long")
-    job = local.rest("long")
-    assert job.status is not None
-    assert (job.status.phase, reason_of(job)) == ("Suspended", "Suspended")
-    local.nothing_left()
-    saved = int((local.engine.output("long") / "step.json").read_text().split(":")[1].strip(" }"))
-    assert saved >= 3
-    local.engine.resume(
-        "long", {"command": [sys.executable, str(Path(__file__).with_name("cooperative.py")), "20", "0.01"]}
-    )
-    job = local.rest("long")
-    assert job.status is not None
-    assert (job.status.phase, job.status.attempt) == ("Succeeded", 2)
-    assert f"begin at {saved}" in local.log("long")
-
-
-def test_a_failure_is_restarted_and_the_budget_ends(local: Local) -> None:
-    local.cooperative("once", 5, 0.01, "--exit-at", 3, 7)
-    job = local.rest("once")
-    assert job.status is not None
-    assert (job.status.phase, job.status.attempt, job.status.restarts) == ("Succeeded", 2, 1)
-    local.submit("always", [sys.executable, "-c", "import sys; sys.exit(3)"], launcher="none", maxRestarts=1)
-    job = local.rest("always")
-    assert job.status is not None
-    assert job.status.failure is not None
-    assert (job.status.phase, job.status.failure.exit_code, job.status.failure.rank) == ("Failed", 3, 0)
-    assert job.status.attempt == 2
-    local.nothing_left()
+    @pytest.fixture
+    def site(self, local: Local) -> Local:
+        """The embedded engine."""
+        return local
 
 
 @pytest.mark.parametrize(
@@ -82,15 +41,6 @@ def test_the_true_reason_is_in_the_status(local: Local, code: str, reason: str, 
     if reason == "Exception":
         assert "kaputt" in (job.status.failure.message or "")
     assert local.cli("status", "bad").returncode == 100
-
-
-def test_a_deadline_stops_gracefully_and_fails(local: Local) -> None:
-    local.cooperative("late", 1000, 0.05, activeDeadlineSeconds=1)
-    job = local.rest("late")
-    assert job.status is not None
-    assert (job.status.phase, reason_of(job)) == ("Failed", "DeadlineExceeded")
-    assert "stopped at" in local.log("late")
-    local.nothing_left()
 
 
 def test_a_stop_that_is_ignored_ends_with_the_grace_period(local: Local) -> None:
@@ -164,53 +114,6 @@ def test_a_terminated_supervisor_saves_first(local: Local) -> None:
     local.nothing_left()
 
 
-def test_names_jobs_and_mistakes(local: Local) -> None:
-    local.cooperative("twin", 1000, 0.05)
-    with pytest.raises(EngineError, match="delete or cancel it first"):
-        local.cooperative("twin", 1, 0.01)
-    with pytest.raises(NotFound, match="did you mean twin"):
-        local.engine.get("twinn")
-    with pytest.raises(EngineError, match="nothing to resume"):
-        local.engine.resume("twin", {})
-    local.engine.cancel("twin")
-    local.rest("twin")
-    with pytest.raises(EngineError, match="already"):
-        local.engine.suspend("twin")
-    local.cooperative("twin", 1, 0.01)  # a finished one makes room
-    assert local.rest("twin").status.phase == "Succeeded"  # type: ignore[union-attr]
-    assert len(local.engine.history()) == 2
-    with pytest.raises(Invalid, match="needs 16 GPUs"):
-        local.submit("gpus", "python x.py", overrides={"nodeResources": {"gpus": 8}}, numGPUs=16)
-    with pytest.raises(NotFound):
-        local.engine.get("gpus")
-
-
-def test_a_resumed_job_takes_only_changes_that_may_be_made(local: Local) -> None:
-    local.cooperative("sized", 1000, 0.05, suspend=True)
-    assert local.engine.get("sized").status.phase == "Suspended"  # type: ignore[union-attr]
-    with pytest.raises(Invalid, match="cannot change"):
-        local.engine.resume("sized", {"jobQueue": "other"})
-    with pytest.raises(Invalid):
-        local.engine.resume("sized", {"numNodes": 0})
-    local.engine.resume("sized", {"numNodes": 2})
-    assert local.step("sized", 1).status.nodes == 2  # type: ignore[union-attr]
-    local.engine.delete("sized")
-    local.nothing_left()
-
-
-def test_delete_keeps_the_output_unless_purged(local: Local) -> None:
-    local.cooperative("kept", 2, 0.01)
-    local.rest("kept")
-    output = local.engine.output("kept")
-    local.engine.delete("kept")
-    assert (output / "step.json").exists()
-    local.cooperative("gone", 2, 0.01)
-    local.rest("gone")
-    output = local.engine.output("gone")
-    local.engine.delete("gone", purge=True)
-    assert not output.exists()
-
-
 def test_a_finished_job_is_forgotten_when_its_time_is_over(local: Local) -> None:
     local.cooperative("brief", 1, 0.01, ttlSecondsAfterFinished=1)
     local.rest("brief")
@@ -219,13 +122,6 @@ def test_a_finished_job_is_forgotten_when_its_time_is_over(local: Local) -> None
         time.sleep(0.1)
     assert not local.engine.jobs()
     assert len(local.engine.history()) == 1
-
-
-def test_logs_are_followed_across_attempts_until_the_end(local: Local) -> None:
-    local.cooperative("chatty", 5, 0.05, "--crash-at", 3)
-    lines = [line.text for line in local.engine.logs("chatty", LogQuery(follow=True))]
-    assert "RuntimeError: made to fail" in lines
-    assert lines.index("RuntimeError: made to fail") < lines.index("done")
 
 
 def test_a_hang_is_found_when_asked_for(local: Local) -> None:
@@ -246,3 +142,23 @@ def test_a_plain_program_that_knows_nothing_of_us_runs_unchanged(local: Local, t
     assert local.rest("shell").status.phase == "Succeeded"  # type: ignore[union-attr]
     assert {"[r0] 0 of 2", "[r1] 1 of 2", f"[r0] {tmp_path}"} <= set(local.log("shell").splitlines())
     local.nothing_left()
+
+
+def test_delete_keeps_the_output_unless_purged(local: Local) -> None:
+    local.cooperative("kept", 2, 0.01)
+    local.rest("kept")
+    output = local.engine.output("kept")
+    local.engine.delete("kept")
+    assert (output / "step.json").exists()
+    local.cooperative("gone", 2, 0.01)
+    local.rest("gone")
+    output = local.engine.output("gone")
+    local.engine.delete("gone", purge=True)
+    assert not output.exists()
+
+
+def test_a_job_that_the_machine_cannot_hold_is_refused_and_not_kept(local: Local) -> None:
+    with pytest.raises(Invalid, match="needs 16 GPUs"):
+        local.submit("gpus", "python x.py", overrides={"nodeResources": {"gpus": 8}}, numGPUs=16)
+    with pytest.raises(NotFound):
+        local.engine.get("gpus")

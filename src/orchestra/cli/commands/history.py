@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
 
     rows = choose_engine(args).history()
     if args.output != "table":
-        print_objects([row.record.job for row in rows], args.output)
+        print_objects([row.job for row in rows], args.output)
         return exit_codes.OK
     cells = []
     for row in rows:
-        job = row.record.job
+        job = row.job
         said, command = phase_condition(job), job.spec.command
         text = command if isinstance(command, str) else shlex.join(command)
         cells.append(
