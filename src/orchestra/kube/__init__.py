@@ -1,0 +1,1 @@
+"""A small controller runtime for Kubernetes that does not lose events. It knows nothing of what it controls."""
