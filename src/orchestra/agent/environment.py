@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # a shim starts faster without it
     from .spec import LaunchSpec
 
 STOP_FILE = "stop.json"
+FLIGHT = "flight"
+"""Folder of NCCL's flight records."""
 SOCKET = "ORCHESTRA_AGENT_SOCKET"
 FOLDER = "ORCHESTRA_FOLDER"
 LOCAL_RANK_WORD = "ORCHESTRA_LOCAL_RANK_WORD"
@@ -53,15 +55,27 @@ def worker_environment(
 
 def _flight_recorder(folder: Path) -> dict[str, str]:
     """NCCL's record of the last collectives. Older and newer names of the same settings."""
-    dump = str(folder / "flight" / "rank_")
-    return {
+    dump = str(folder / FLIGHT / "rank_")
+    settings = {
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": dump,
         "TORCH_FR_DUMP_TEMP_FILE": dump,
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": dump,
     }
+    # torch aborts the rank where it cannot make this pipe: on some network file systems, say.
+    return {**settings, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": dump} if _can_make_pipes(folder / FLIGHT) else settings
+
+
+def _can_make_pipes(folder: Path) -> bool:
+    probe = folder / "probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(probe)
+        probe.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def usable_cores() -> int:

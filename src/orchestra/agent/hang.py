@@ -128,6 +128,8 @@ def find_missing(watches: Mapping[int, Watch], stacks: Mapping[int, Sequence[Fra
         return Hang(missing, waiting, f"{quiet}: {_missing_text(missing, waiting, 'a collective', stacks)}")
     if waiting == ranks:
         return Hang([], waiting, f"{quiet}: all ranks of this node wait in a collective for one of another node")
+    if len(ranks) == 1 and missing:
+        return Hang(missing, [], f"{quiet}: rank {ranks[0]} is in {stacks[ranks[0]][0]}")
     return Hang([], [], f"{quiet}; which rank the others wait for is not known")
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .crew import Crew
+from .environment import FLIGHT
 from .failure import LINES_KEPT, Failure
 from .hang import Hang, find_missing
 from .tracebacks import Frame, main_stack
 
 _STACK_SECONDS = 5.0
-_FLIGHT_SECONDS = 3.0
+_FLIGHT_SECONDS = 15.0  # torch loads its compiler, of all things, before it writes the record
 
 
 def examine(crew: Crew, folder: Path, turn: Callable[[float], None], seconds: float) -> tuple[Hang, Failure]:
@@ -24,7 +25,7 @@ def examine(crew: Crew, folder: Path, turn: Callable[[float], None], seconds: fl
     The launcher is halted first: it would clear the other ranks as soon as the first one is gone.
     """
     ranks = crew.round.running()
-    _dump_flight_records(folder / "flight", [rank.rank for rank in ranks], turn)
+    _dump_flight_records(folder / FLIGHT, [rank.rank for rank in ranks], turn)
     for pid in {rank.launcher_pid for rank in ranks} - {os.getpid()}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -38,11 +39,16 @@ def examine(crew: Crew, folder: Path, turn: Callable[[float], None], seconds: fl
     stacks: dict[int, list[Frame]] = {rank.rank: main_stack(rank.stacks or []) for rank in ranks}
     hang = find_missing(watches, stacks, seconds)
     culprit = next((rank for rank in ranks if rank.rank in hang.missing), None)
-    if culprit is None:
-        return hang, Failure("Hang", hang.message, time=time.time())
-    lines = [line for line in culprit.stacks or [] if line.strip()] or list(culprit.lines)
-    failure = Failure("Hang", hang.message, lines[-LINES_KEPT:], culprit.rank, culprit.local_rank, time=time.time())
-    return hang, failure
+    shown = culprit or next((rank for rank in ranks if stacks[rank.rank]), ranks[0])
+    stack_lines = [line for line in shown.stacks or [] if line.strip() and not line.startswith("Extension modules:")]
+    return hang, Failure(
+        "Hang",
+        hang.message,
+        (stack_lines or list(shown.lines))[-LINES_KEPT:],
+        rank=culprit.rank if culprit else None,
+        local_rank=culprit.local_rank if culprit else None,
+        time=time.time(),
+    )
 
 
 def _dump_flight_records(folder: Path, ranks: list[int], turn: Callable[[float], None]) -> None:
@@ -55,5 +61,12 @@ def _dump_flight_records(folder: Path, ranks: list[int], turn: Callable[[float],
             os.close(pipe)
             asked.append(folder / f"rank_{rank}")
     deadline = time.monotonic() + _FLIGHT_SECONDS
-    while not all(path.exists() for path in asked) and time.monotonic() < deadline:
+    while not all(_written(path) for path in asked) and time.monotonic() < deadline:
         turn(0.05)
+
+
+def _written(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False

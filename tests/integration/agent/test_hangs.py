@@ -89,4 +89,4 @@ def test_output_or_cpu_time_is_life_and_silence_is_a_hang_where_a_timeout_is_set
     assert worker.start([sys.executable, "-u", "train.py"], hangTimeoutSeconds=2).wait() == 76
     assert worker.tagged("r0").index("silent") == 4
     assert time.monotonic() - begin < 15
-    assert "which rank" in worker.failure["message"]
+    assert "rank 0 is in <module> (train.py:8)" in worker.failure["message"]

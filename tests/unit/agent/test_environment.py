@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestra.agent import environment
 from orchestra.agent.environment import worker_environment
 from orchestra.agent.program import launch_argv, with_local_rank
 from orchestra.agent.ranks import Round
@@ -51,9 +53,15 @@ def test_the_users_values_win_over_defaults_and_ours_over_all() -> None:
     assert env_of(a_spec(), OMP_NUM_THREADS="3")["OMP_NUM_THREADS"] == "3"
 
 
-def test_ncclss_flight_recorder_is_on_with_nccl_only() -> None:
+def test_nccls_flight_recorder_is_on_with_nccl_only(tmp_path: Path) -> None:
     assert "TORCH_FR_BUFFER_SIZE" not in env_of(a_spec())
-    assert env_of(a_spec(env={"ORCHESTRA_BACKEND": "nccl"}))["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    env = env_of(a_spec(env={"ORCHESTRA_BACKEND": "nccl"}, folder=str(tmp_path)))
+    assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == f"{tmp_path}/flight/rank_"
+    assert (tmp_path / "flight").is_dir(), "torch aborts a rank that cannot make its pipe"
+    (tmp_path / "file").touch()
+    env = env_of(a_spec(env={"ORCHESTRA_BACKEND": "nccl"}, folder=str(tmp_path / "file")))
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in env
 
 
 @pytest.mark.parametrize(
@@ -85,3 +93,21 @@ def test_metrics_escape_what_a_label_must_not_hold() -> None:
     text = metrics(report, 'a "b"', 5, 0)
     assert 'orchestra_attempt{job_name="a \\"b\\"",node="0"} 1' in text
     assert "# TYPE orchestra_restarts_total counter" in text
+
+
+def test_the_kernels_count_of_memory_kills_and_the_quota_of_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_CGROUP", tmp_path)
+    monkeypatch.setattr(environment, "_own_group", lambda _: "own")
+    own_1 = tmp_path / "memory" / "own"
+    own_1.mkdir(parents=True)
+    (own_1 / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert environment.oom_kills() == 2
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "memory.events").write_text("low 0\noom 9\noom_kill 3\n")
+    assert environment.oom_kills() == 3
+    (tmp_path / "own" / "cpu.max").write_text("100000 100000\n")
+    assert environment.usable_cores() == 1
+    (tmp_path / "own" / "cpu.max").write_text("max 100000\n")
+    assert environment.usable_cores() >= 1

@@ -93,6 +93,8 @@ def test_stacks_tell_where_numbers_do_not() -> None:
     assert "rank 1 is in fetch (data.py:7)" in found.message
     assert "another node" in find_missing(ranks, {0: waiting, 1: waiting}, 300).message
     assert find_missing(ranks, {0: stuck, 1: stuck}, 300).missing == []
+    assert find_missing({0: watch(step=3)}, {0: stuck}, 300).missing == [0]
+    assert find_missing({0: watch(step=3)}, {}, 300).missing == []
 
 
 def test_the_main_thread_is_the_last_of_a_dump() -> None:
