@@ -138,9 +138,8 @@ def main() -> None:
     for name, times in results.items():
         good = [seconds for seconds in times if seconds is not None]
         medians[name] = statistics.median(good) if good else float("nan")
-        print(
-            f"{name:<10} recovered {len(good)} of {len(times)}, median {medians[name]:.1f} s, worst {max(good, default=0):.1f} s"
-        )
+        spread = f"median {medians[name]:.1f} s, worst {max(good):.1f} s" if good else "never"
+        print(f"{name:<10} recovered {len(good)} of {len(times)}, {spread}")
     if not math.isnan(medians["torchrun"]):
         print(f"ratio orchestra / torchrun's defaults: {medians['orchestra'] / medians['torchrun']:.2f}")
 

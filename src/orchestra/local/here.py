@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,57 @@ _TOO_MANY = 16  # processes a core; beyond it a laptop only swaps
 
 def plan_here(record: Record, machine: Machine, restarts_left: int | None, ports: tuple[int, int]) -> Plan:
     """The plan of the next attempt on this machine. Raises `Invalid` when the machine cannot hold it."""
-    queue, job = (for_cpu(record.queue, record.job)) if record.cpu else (record.queue, record.job)
+    queue, job = for_cpu(record.queue, record.job) if record.cpu else (record.queue, record.job)
     attempt = (job.status.attempt or 0) + 1 if job.status else 1
     sized = plan(queue, job)
+    if needs_etcd(sized):
+        job = with_c10d(job)
+        sized = plan(queue, job)
     refuse_if_too_large(sized, machine, cpu=record.cpu)
+    # deepspeed wants a name of its own for each node; the whole of 127.0.0.0/8 is this machine
+    hosts = [f"127.0.0.{index + 1}" for index in range(sized.node_count)]
     where = Where(
         run_id=f"{record.uid}-{attempt}",
         store=f"{_HOST}:{ports[0]}",
-        hosts=[_HOST] * sized.node_count,
+        hosts=hosts if sized.launch.launcher == "deepspeed" else [_HOST] * sized.node_count,
         port=ports[1],
         store_on_first_node=True,
         restarts_left=restarts_left,
     )
     return plan(queue, job, where)
+
+
+def needs_etcd(sized: Plan) -> bool:
+    """Whether the job wants an etcd that nobody named: in a cluster it gets one of its own."""
+    return sized.rendezvous.backend == "etcd-v2" and sized.rendezvous.own_store
+
+
+def with_c10d(job: TorchrunJob) -> TorchrunJob:
+    """The job with torchrun's own rendezvous: on one machine there is nothing that etcd would do better."""
+    spec = to_builtins(job.spec)
+    spec["distributed"] = {**spec.get("distributed", {}), "rdzvBackend": "c10d"}
+    made: TorchrunJob = _with_spec(job, spec)
+    return made
+
+
+def differences(record: Record, made: Plan, home: Home, environ: Mapping[str, str]) -> list[str]:
+    """What is otherwise here than in a cluster, said once so that nobody has to guess."""
+    notes = []
+    queue, job = for_cpu(record.queue, record.job) if record.cpu else (record.queue, record.job)
+    if needs_etcd(plan(queue, job)):
+        notes.append("rdzvBackend etcd-v2 without an endpoint: c10d is used on this machine")
+    if record.cpu:
+        notes.append("--cpu: the ranks run as CPU processes with gloo")
+    for volume in made.volumes:
+        if volume.exists and volume.purpose in ("datasets", "models"):
+            notes.append(
+                f"{volume.mount_path} is {home.volume(volume.claim)} here: put the data of claim {volume.claim} there"
+            )
+    wanted = [secret.env or secret.key for secret in made.secrets if secret.key] + [e.name for e in made.env_references]
+    missing = [name for name in wanted if name and name not in environ]
+    if missing:
+        notes.append(f"from Secrets in a cluster, from your environment here, and not set: {', '.join(missing)}")
+    return notes
 
 
 def for_cpu(queue: TorchrunQueue, job: TorchrunJob) -> tuple[TorchrunQueue, TorchrunJob]:

@@ -20,7 +20,7 @@ from orchestra.api.job import Phase, TorchrunJob
 from orchestra.api.problem import Invalid
 from orchestra.local import restart, status
 from orchestra.local.agents import Agents, progress_from
-from orchestra.local.here import free_ports, launch_spec, plan_here
+from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
 from orchestra.local.outcome import Outcome, outcome_of
@@ -161,6 +161,12 @@ class Supervisor:
             launch_spec(self.record, made, index, attempt, gpus, self.folder, self.home)
             for index in range(made.node_count)
         ]
+        if attempt == 1:
+            for note in differences(self.record, made, self.home, os.environ):
+                self._event("Normal", "Here", note)
+        for volume in made.volumes:
+            if volume.exists:
+                self.home.volume(volume.claim).mkdir(parents=True, exist_ok=True)
         agents = Agents(specs, self.home, self.folder.supervisor_log)
         agents.start()
         try:

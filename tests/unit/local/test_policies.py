@@ -12,11 +12,13 @@ from builders import a_cpu_queue, a_job, a_queue
 from orchestra.api import Invalid
 from orchestra.api.job import Failure
 from orchestra.api.template import Lifecycle
-from orchestra.local.here import for_cpu, moved, refuse_if_too_large
+from orchestra.local.here import differences, for_cpu, moved, plan_here, refuse_if_too_large
+from orchestra.local.home import Home
 from orchestra.local.machine import Machine
 from orchestra.local.outcome import AgentResult, Outcome, RankFailure, outcome_of
 from orchestra.local.restart import Budget, GiveUp, Retry, after, restarts_left
 from orchestra.local.slots import Claim, Grant, Need, Wait, judge, need_of
+from orchestra.local.store import Record
 from orchestra.plan import plan
 
 POLICY = Lifecycle(restart_policy="OnFailure", max_restarts=3)
@@ -167,3 +169,21 @@ def test_more_gpus_than_there_are_is_refused_with_a_way_out() -> None:
 )
 def test_a_pods_paths_are_found_on_this_machine(word: str, there: str) -> None:
     assert moved(word, {"/out": "/here", "/data": str(Path("/d"))}) == there
+
+
+def test_what_is_otherwise_here_is_said(tmp_path: Path) -> None:
+    storage = {"datasets": {"claimName": "corpus"}}
+    queue = a_queue(storage=storage)
+    job = a_job(numGPUs=2, distributed={"rdzvBackend": "etcd-v2"}, secrets=[{"name": "hf", "key": "HF_TOKEN"}])
+    record = Record(job=job, queue=queue, folder="/f", cpu=True)
+    made = plan_here(record, Machine((), 2, 1), None, (1, 2))
+    assert made.rendezvous.backend == "c10d"
+    notes = "\n".join(differences(record, made, Home(tmp_path), {}))
+    assert all(word in notes for word in ("etcd-v2", "--cpu", "corpus", "HF_TOKEN"))
+    assert "HF_TOKEN" not in "\n".join(differences(record, made, Home(tmp_path), {"HF_TOKEN": "x"}))
+
+
+def test_deepspeed_nodes_have_names_of_their_own() -> None:
+    record = Record(job=a_job(numNodes=2, command="deepspeed t.py"), queue=a_cpu_queue(), folder="/f")
+    made = plan_here(record, Machine((), 2, 1), None, (1, 2))
+    assert list(made.launch.files.values()) == ["127.0.0.1 slots=1\n127.0.0.2 slots=1\n"]
