@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -112,6 +113,14 @@ def behind_shells(root: int, table: dict[int, Process]) -> set[int]:
     if not children or not _is_shell(root):
         return {root}
     return {pid for child in children for pid in behind_shells(child, table)}
+
+
+def forbid_core_dump(pid: int) -> None:
+    """Before an abort: the memory of a trainer would take minutes to write. 1, not 0: that stops core handlers, too."""
+    with contextlib.suppress(OSError, ValueError):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        if hard != 0:
+            resource.prlimit(pid, resource.RLIMIT_CORE, (1, hard))
 
 
 def marked(value: str, table: Iterable[int]) -> set[int]:

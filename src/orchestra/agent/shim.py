@@ -27,6 +27,7 @@ from .processes import (
     descendants,
     die_with_parent,
     end_all,
+    forbid_core_dump,
     process_table,
     reap_children,
 )
@@ -187,6 +188,8 @@ class Shim:
         """Signals the rank's main process; behind a shell, what the shell has started."""
         if self._main is not None and self._exit is None:
             for pid in behind_shells(self._main, process_table()):
+                if number == signal.SIGABRT:
+                    forbid_core_dump(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
