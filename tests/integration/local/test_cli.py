@@ -107,12 +107,13 @@ def test_interrupting_the_view_leaves_the_job_running(local: Local) -> None:
     program = str(Path(sys.executable).with_name("orchestra"))
     words = [program, "run", *plain("watched", 400, 0.05)[2:]]
     env = os.environ | {"ORCHESTRA_HOME": str(local.home.root), "PYTHONUNBUFFERED": "1"}
-    view = subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, env=env, cwd=local.home.root, start_new_session=True
-    )
-    local.step("watched", 1)
-    view.send_signal(signal.SIGINT)
-    said, _ = view.communicate(timeout=20)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env, cwd=local.home.root) as view:
+        end = time.monotonic() + 30
+        while not local.engine.jobs() and time.monotonic() < end:
+            time.sleep(0.05)
+        local.step("watched", 1)
+        view.send_signal(signal.SIGINT)
+        said, _ = view.communicate(timeout=20)
     assert view.returncode == 101
     assert "goes on without you" in said
     status = local.engine.get("watched").status
