@@ -18,7 +18,7 @@ from orchestra.api.job import TorchrunJob
 from orchestra.local.engine import LocalEngine
 from orchestra.local.home import Home
 from orchestra.local.recover import supervised
-from orchestra.local.status import RESTING
+from orchestra.plan.status import RESTING
 
 COOPERATIVE = Path(__file__).parent / "integration" / "local" / "cooperative.py"
 TIMEOUT = 60.0

@@ -14,7 +14,7 @@ from orchestra.cli.job_view import progress_line
 from orchestra.cli.terminal import Paint, is_terminal, width
 from orchestra.local.engine import LocalEngine
 from orchestra.local.home import Home
-from orchestra.local.status import RESTING, phase_condition
+from orchestra.plan.status import RESTING, phase_condition
 
 _TICK = 0.1
 _QUIET = "launcher"  # torchrun's own chatter: in the log, not on the screen

@@ -7,7 +7,7 @@ import time
 from orchestra.api.engine import Event
 from orchestra.api.job import Progress, TorchrunJob, TorchrunJobStatus
 from orchestra.cli.terminal import Paint, age, bar, clock, sparkline, table
-from orchestra.local.status import phase_condition, seconds_of
+from orchestra.plan.status import phase_condition, seconds_of
 
 HEADERS = ["NAME", "QUEUE", "GPUS", "NODES", "PHASE", "PROGRESS", "RESTARTS", "AGE"]
 WIDE = ["LOSS", "ETA", "CHECKPOINT", "REASON"]

@@ -6,7 +6,7 @@ import time
 
 from orchestra.api.job import TorchrunJob
 from orchestra.local.engine import LocalEngine
-from orchestra.local.status import RESTING
+from orchestra.plan.status import RESTING
 
 
 def wait_for_rest(engine: LocalEngine, name: str) -> TorchrunJob:

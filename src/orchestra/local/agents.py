@@ -19,7 +19,7 @@ from orchestra.agent.pack import agent_bytes, agent_hash
 from orchestra.api.base import Model, from_builtins
 from orchestra.api.job import Progress
 from orchestra.local.home import Home
-from orchestra.local.outcome import AgentResult, read_result
+from orchestra.plan.outcome import AgentResult, read_result
 
 _HTTP_TIMEOUT = 0.5
 

@@ -23,7 +23,6 @@ from orchestra.api.job import Phase
 from orchestra.api.problem import Invalid, Problem
 from orchestra.api.rules import broken_rules
 from orchestra.api.spelling import nearest
-from orchestra.local import status
 from orchestra.local.here import plan_here
 from orchestra.local.home import Home
 from orchestra.local.logs import read_logs
@@ -31,6 +30,7 @@ from orchestra.local.machine import LOCAL_QUEUE, Machine
 from orchestra.local.recover import recover, supervised
 from orchestra.local.store import Record, Row, Store
 from orchestra.local.why import causes
+from orchestra.plan import status
 
 
 class LocalEngine:

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from orchestra.api.engine import Event
-from orchestra.local import status
 from orchestra.local.home import Home, JobFolder
 from orchestra.local.store import Row, Store
+from orchestra.plan import status
 
 _STARTING = 15.0  # a supervisor that was just started may not have its lock yet
 

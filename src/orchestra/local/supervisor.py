@@ -18,15 +18,14 @@ import msgspec
 from orchestra.api.engine import Event
 from orchestra.api.job import Phase, TorchrunJob
 from orchestra.api.problem import Invalid
-from orchestra.local import restart, status
 from orchestra.local.agents import Agents, progress_from
 from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
-from orchestra.local.outcome import Outcome, outcome_of
 from orchestra.local.slots import Claim, Grant, Need, judge, need_of
 from orchestra.local.store import Desired, SlotClaim, Store
-from orchestra.plan import Plan
+from orchestra.plan import Plan, restart, status
+from orchestra.plan.outcome import Outcome, outcome_of
 
 _TICK = 0.1
 _PROGRESS_EVERY = 1.0

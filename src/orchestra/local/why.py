@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestra.api.engine import Cause
-from orchestra.local import status
 from orchestra.local.machine import Machine
 from orchestra.local.store import Row
+from orchestra.plan import status
 
 
 def causes(row: Row, rows: list[Row], machine: Machine) -> list[Cause]:

@@ -10,92 +10,12 @@ from hypothesis import strategies as st
 
 from builders import a_cpu_queue, a_job, a_queue
 from orchestra.api import Invalid
-from orchestra.api.job import Failure
-from orchestra.api.template import Lifecycle
 from orchestra.local.here import differences, for_cpu, moved, plan_here, refuse_if_too_large
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
-from orchestra.local.outcome import AgentResult, Outcome, RankFailure, outcome_of
-from orchestra.local.restart import Budget, GiveUp, Retry, after, restarts_left
 from orchestra.local.slots import Claim, Grant, Need, Wait, judge, need_of
 from orchestra.local.store import Record
 from orchestra.plan import plan
-
-POLICY = Lifecycle(restart_policy="OnFailure", max_restarts=3)
-
-
-def failed(reason: str = "ExitCode", restarts: int = 0) -> Outcome:
-    return Outcome("failed", restarts, failure=Failure(reason=reason, message="m"))
-
-
-def test_failures_spend_the_budget_and_then_the_job_fails() -> None:
-    budget = Budget()
-    for spent in (1, 2, 3):
-        verdict = after(failed(), POLICY, budget, new_checkpoint=False)
-        assert isinstance(verdict, Retry)
-        assert verdict.budget.spent == spent
-        budget = verdict.budget
-    assert isinstance(after(failed(), POLICY, budget, new_checkpoint=False), GiveUp)
-
-
-def test_restarts_in_place_spend_the_same_budget() -> None:
-    assert isinstance(after(failed(restarts=3), POLICY, Budget(), new_checkpoint=False), GiveUp)
-    verdict = after(failed(restarts=2), POLICY, Budget(), new_checkpoint=False)
-    assert isinstance(verdict, Retry)
-    assert restarts_left(POLICY, verdict.budget) == 0
-
-
-def test_a_newer_checkpoint_refills_the_budget() -> None:
-    verdict = after(failed(restarts=3), POLICY, Budget(spent=3), new_checkpoint=True)
-    assert isinstance(verdict, Retry)
-    assert verdict.budget.spent == 1
-
-
-@given(st.integers(0, 40))
-def test_what_is_not_the_jobs_fault_is_free_and_paced(times: int) -> None:
-    lost = Outcome("lost", failure=Failure(reason="NodeLost", message="m"))
-    verdict = after(lost, POLICY, Budget(spent=3, free_retries=times), new_checkpoint=False)
-    assert isinstance(verdict, Retry)
-    assert verdict.budget.spent == 3
-    assert 1 <= verdict.pause <= 300
-
-
-@pytest.mark.parametrize("reason", ["SyntaxError", "FileNotFound", "ImportError", "LauncherMissing"])
-def test_what_another_try_cannot_mend_is_not_tried_again(reason: str) -> None:
-    assert isinstance(after(failed(reason), POLICY, Budget(), new_checkpoint=False), GiveUp)
-
-
-def test_never_means_never() -> None:
-    never = Lifecycle(restart_policy="Never", max_restarts=3)
-    assert restarts_left(never, Budget()) == 0
-    assert isinstance(after(failed(), never, Budget(), new_checkpoint=True), GiveUp)
-
-
-# ---- outcomes
-
-
-def test_the_first_failure_by_time_is_the_culprit() -> None:
-    def result(rank: int, when: float) -> AgentResult:
-        return AgentResult(
-            state="failed", failure=RankFailure(rank=rank, reason="Exception", message="boom", time=when)
-        )
-
-    outcome = outcome_of({0: result(0, 20.0), 1: result(3, 10.0)})
-    assert outcome.failure is not None
-    assert (outcome.state, outcome.failure.rank, outcome.failure.pod) == ("failed", 3, "1")
-
-
-@pytest.mark.parametrize(
-    ("states", "verdict"),
-    [
-        (["done", "done"], "done"), (["done", None], "lost"), (["stopped", "stopped"], "stopped"), (["done", "stopped"], "stopped"),
-        (["failed", None], "failed"), (["hang", "stopped"], "hang"), ([None], "lost"),
-    ],
-)  # fmt: skip
-def test_all_nodes_make_one_verdict(states: list[str | None], verdict: str) -> None:
-    results = {i: AgentResult(state=state) if state else None for i, state in enumerate(states)}  # type: ignore[arg-type]
-    assert outcome_of(results).state == verdict
-
 
 # ---- slots
 

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """Asks and waits."""
     from orchestra.cli.engines import choose_engine, choose_job
     from orchestra.cli.resting import wait_for_rest
-    from orchestra.local.status import phase_condition
+    from orchestra.plan.status import phase_condition
 
     engine = choose_engine(args)
     name = choose_job(args, engine)

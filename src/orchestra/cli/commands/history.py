@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from orchestra.cli.engines import choose_engine
     from orchestra.cli.structured import print_objects
     from orchestra.cli.terminal import table
-    from orchestra.local.status import phase_condition, status_of
+    from orchestra.plan.status import phase_condition, status_of
 
     rows = choose_engine(args).history()
     if args.output != "table":

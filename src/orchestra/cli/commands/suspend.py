@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Asks, waits, and tells the saved step."""
     from orchestra.cli.engines import choose_engine, choose_job
     from orchestra.cli.resting import wait_for_rest
-    from orchestra.local.status import phase_condition
+    from orchestra.plan.status import phase_condition
 
     engine = choose_engine(args)
     name = choose_job(args, engine)

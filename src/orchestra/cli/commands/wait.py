@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Waits; the exit code tells how it ended."""
     from orchestra.cli.engines import choose_engine, choose_job
     from orchestra.cli.follow import exit_code
-    from orchestra.local.status import RESTING
+    from orchestra.plan.status import RESTING
 
     engine = choose_engine(args)
     name = choose_job(args, engine)

@@ -9,7 +9,7 @@ import msgspec
 
 from orchestra.api.job import Failure, Phase, Progress, TorchrunJob, TorchrunJobStatus, Workers
 from orchestra.api.kubernetes import Condition
-from orchestra.plan import Plan
+from orchestra.plan.model import Plan
 
 FINISHED: frozenset[str] = frozenset({"Succeeded", "Failed"})
 RESTING: frozenset[str] = FINISHED | {"Suspended"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestra.api.template import Lifecycle
-from orchestra.local.outcome import Outcome
+from orchestra.plan.outcome import Outcome
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 300.0
