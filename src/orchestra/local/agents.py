@@ -92,7 +92,7 @@ class Agents:
         file.chmod(0o600)  # it holds the job's environment
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(self._program), "run", str(file)],
+                [sys.executable, "-I", "-S", str(self._program), "run", str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # the agent keeps its own log
                 stderr=log,
@@ -128,7 +128,13 @@ class Agents:
 
     def results(self) -> dict[int, AgentResult | None]:
         """Each node's last word."""
-        return {agent.index: read_result(agent.folder, self.attempt) for agent in self.members}
+        return {agent.index: self._result(agent) for agent in self.members}
+
+    def _result(self, agent: Agent) -> AgentResult | None:
+        result = read_result(agent.folder, self.attempt)
+        if result is None and agent.process.returncode == -signal.SIGTERM:
+            return AgentResult(state="stopped")  # asked to stop while its own Python was starting
+        return result
 
     def ask_first(self) -> AgentView | None:
         """The view of the first agent that answers: rank 0 is usually there."""
