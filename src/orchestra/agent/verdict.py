@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from .failure import Failure
 from .ranks import Round
 
+HOPELESS = ("SyntaxError", "FileNotFound", "ImportError")
+"""Another round would find the same text, the same files and the same packages: it is not waited for."""
+
 EXIT_CODES = {"done": 0, "stopped": 75, "hang": 76, "failed": 1}
 
 
@@ -51,9 +54,9 @@ def judge(
         return Verdict("stopped" if stopped else "done")
     if stop is not None:
         return _judge_stop(ranks, stop, now)
-    if launcher_exit is None:
-        return None
     failure = ranks.failure()
+    if launcher_exit is None:
+        return Verdict("failed", failure) if failure is not None and failure.reason in HOPELESS else None
     if failure is None and launcher_exit == 0:
         return Verdict("done")
     return Verdict("failed", failure or launcher_failure())

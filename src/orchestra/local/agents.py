@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from typing import Any
 import msgspec
 
 from orchestra.agent.pack import agent_bytes, agent_hash
+from orchestra.agent.processes import of_worker
 from orchestra.api.base import Model, from_builtins
 from orchestra.api.job import Progress
 from orchestra.local.home import Home
 from orchestra.plan.outcome import AgentResult, read_result
 
 _HTTP_TIMEOUT = 0.5
+_SWEEP_SECONDS = 5.0
 
 
 class AgentView(Model):
@@ -66,6 +69,15 @@ class Agent:
                 connection.close()
         except (OSError, ValueError, KeyError, http.client.HTTPException, msgspec.MsgspecError):
             return None
+
+
+    def leftovers(self) -> bool:
+        """Whether anything that it started still runs."""
+        try:
+            run = str(json.loads((self.folder / "agent.json").read_text())["run"])
+        except (OSError, ValueError, KeyError):
+            return False
+        return bool(of_worker(run))
 
 
 class Agents:
@@ -117,10 +129,13 @@ class Agents:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends every agent at once; their guards end whatever they started."""
+        """Ends every agent at once, and waits until their guards have ended whatever they started."""
         self._signal(signal.SIGKILL)
+        end = time.monotonic() + _SWEEP_SECONDS
         for agent in self.members:
             agent.process.wait()
+            while agent.leftovers() and time.monotonic() < end:
+                time.sleep(0.02)
 
     def _signal(self, number: int) -> None:
         for agent in self.running():

@@ -86,8 +86,10 @@ def _saved(results: dict[int, AgentResult]) -> tuple[int | None, str | None]:
     return (max(steps) if steps else None), checkpoint
 
 
-def _failed_at(result: AgentResult) -> float:
-    return result.failure.time if result.failure and result.failure.time is not None else float("inf")
+def _failed_at(result: AgentResult) -> tuple[bool, float]:
+    """A rank's failure comes before a launcher's, which often fell because of another node; then the earliest."""
+    failure = result.failure
+    return failure is None or failure.rank is None, (failure.time if failure else None) or float("inf")
 
 
 def _failure(node: int, result: AgentResult) -> Failure:

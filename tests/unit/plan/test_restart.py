@@ -85,3 +85,11 @@ def test_the_first_failure_by_time_is_the_culprit() -> None:
 def test_all_nodes_make_one_verdict(states: list[str | None], verdict: str) -> None:
     results = {i: AgentResult(state=state) if state else None for i, state in enumerate(states)}  # type: ignore[arg-type]
     assert outcome_of(results).state == verdict
+
+
+def test_a_rank_is_blamed_before_a_launcher_that_fell_with_it() -> None:
+    launcher = AgentResult(state="failed", failure=RankFailure(reason="Launcher", message="peer lost", time=1.0))
+    rank = AgentResult(state="failed", failure=RankFailure(rank=2, reason="Exception", message="boom", time=2.0))
+    outcome = outcome_of({0: launcher, 1: rank})
+    assert outcome.failure is not None
+    assert outcome.failure.rank == 2
