@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from orchestra.agent.failure import Failure
@@ -69,6 +70,11 @@ def test_other_nodes_may_still_need_the_launcher() -> None:
     saved = a_round(ended(0, 0, result=SAVED), ended(1, 0, result=SAVED))
     assert state(saved, needed=True, stop=STOP) is None
     assert state(saved, needed=True, stop=STOP, now=10.0) == "stopped"
+
+
+def test_what_another_round_cannot_mend_is_not_waited_for() -> None:
+    hopeless = ended(0, 1, errors=deque(["ModuleNotFoundError: No module named 'nowhere'"]))
+    assert state(a_round(hopeless, a_rank(1))) == "failed"
 
 
 def test_a_failed_rank_is_the_launchers_business_until_it_gives_up() -> None:
