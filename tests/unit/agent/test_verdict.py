@@ -73,7 +73,12 @@ def test_other_nodes_may_still_need_the_launcher() -> None:
 
 
 def test_what_another_round_cannot_mend_is_not_waited_for() -> None:
-    hopeless = ended(0, 1, errors=deque(["ModuleNotFoundError: No module named 'nowhere'"]))
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "t.py", line 1, in <module>',
+        "ModuleNotFoundError: No module named 'x'",
+    ]
+    hopeless = ended(0, 1, errors=deque(lines), lines=deque(lines))
     assert state(a_round(hopeless, a_rank(1))) == "failed"
 
 
