@@ -375,10 +375,10 @@ def _last_words(result: dict[str, Any]) -> str:
     return f"{text}: {who}{failure['reason']}: {failure['message']}"
 
 
-def run_agent(spec_file: Path, agent_file: str, early: list[int]) -> int:
-    """`agent.pyz run SPEC.json`. `early` holds the signals that came before anybody listened."""
+def run_agent(spec_source: str, agent_file: str, early: list[int]) -> int:
+    """`agent.pyz run SPEC.json` or `run env:NAME`. `early` holds the signals that came before anybody listened."""
     try:
-        spec = read_spec(spec_file)
+        spec = read_spec(spec_source)
     except BadSpec as error:
         print(f"agent: {error}", file=sys.stderr)
         return 2

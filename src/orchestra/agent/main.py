@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-_USAGE = "usage: agent.pyz run SPEC.json | agent.pyz rank -- PROGRAM..."
+_USAGE = "usage: agent.pyz run SPEC.json|env:NAME | agent.pyz rank -- PROGRAM..."
 
 
 def main(words: list[str], agent_file: str) -> int:
@@ -18,7 +18,7 @@ def main(words: list[str], agent_file: str) -> int:
             signal.signal(number, lambda received, _: early.append(received))
         from .agent import run_agent
 
-        return run_agent(Path(words[1]), str(Path(agent_file).absolute()), early)
+        return run_agent(words[1], str(Path(agent_file).absolute()), early)
     if len(words) > 1 and words[0] == "rank":
         from .shim import run_rank  # the shim starts in a few milliseconds: it loads no HTTP server
 

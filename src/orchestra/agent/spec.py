@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,18 @@ class LaunchSpec:
         return self.nodes > 1 and self.launcher == "torchrun"
 
 
-def read_spec(path: Path) -> LaunchSpec:
-    """Reads and checks a spec. Raises BadSpec."""
+def read_spec(source: str) -> LaunchSpec:
+    """Reads and checks a spec from a file, or from a variable (`env:NAME`: a pod needs no volume for it then).
+
+    Raises BadSpec.
+    """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        text = os.environ.get(source[4:], "") if source.startswith("env:") else Path(source).read_text("utf-8")
+        data = json.loads(text)
     except (OSError, ValueError) as error:
-        raise BadSpec(f"{path}: {error}") from error
+        raise BadSpec(f"{source}: {error}") from error
     if not isinstance(data, dict):
-        raise BadSpec(f"{path}: is not a JSON object")
+        raise BadSpec(f"{source}: is not a JSON object")
     return parse_spec(data)
 
 

@@ -255,6 +255,19 @@ class Failure(Model):
     """The true reason, with the last lines."""
 
 
+class RestartBudget(Model):
+    """What has been used of the restarts since the last new checkpoint."""
+
+    spent: Count = 0
+    """Failures."""
+    free_retries: Count = 0
+    """Attempts lost through no fault of the job."""
+    checkpoint_step: Count | None = None
+    """The checkpoint that this is counted from."""
+    not_before: Text | None = None
+    """The next attempt starts at this time."""
+
+
 class TorchrunJobStatus(Model):
     """Where the job stands."""
 
@@ -284,6 +297,8 @@ class TorchrunJobStatus(Model):
     """The same in a few characters, for lists."""
     failure: Failure | None = None
     """What went wrong."""
+    budget: RestartBudget | None = None
+    """What is used of the restarts."""
     observed_generation: int | None = None
     """The generation this was said about."""
 
