@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic
 
 import msgspec
@@ -256,8 +256,3 @@ class Reflector(Generic[T]):
 
 
 _metadata: Callable[[msgspec.Raw], MetadataOnly] = msgspec.json.Decoder(MetadataOnly).decode
-
-
-def all_heard_within(reflectors: Sequence[Reflector[T]], seconds: float, now: float) -> bool:
-    """Whether none of them has been left without a word for longer."""
-    return all(now - one.heard <= seconds for one in reflectors)

@@ -24,6 +24,7 @@ from orchestra.kube.errors import ApiError, NotLeading, Unreachable, refusal_of
 from orchestra.kube.identity import Credential, Identity
 from orchestra.kube.limits import Gate, Limits
 from orchestra.kube.metrics import Metrics
+from orchestra.kube.sockets import Sockets
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -34,6 +35,7 @@ know for a quarter of an hour."""
 
 _RETRIES = Backoff(first=0.1, longest=5.0)
 _ATTEMPTS = 5
+_CLOSING_SECONDS = 2.0
 _RETRIED = (429, 502, 503, 504)
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Transport:
         self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
         self._retired: list[aiohttp.ClientSession] = []
         self._credential: Credential | None = None
+        self._sockets = Sockets()
         host = URL(access.server).authority
         requests = (metrics or Metrics()).counter(
             "rest_client_requests_total", "Number of HTTP requests, by status code, method and host.",
@@ -188,7 +191,7 @@ class Transport:
         for session in self._retired:
             await session.close()
         self._retired.clear()
-        await asyncio.sleep(0)  # aborted transports close their sockets in the loop's next round
+        await self._sockets.wait_closed(_CLOSING_SECONDS)
 
     async def __aenter__(self) -> "Transport":
         return self
@@ -224,7 +227,7 @@ class Transport:
         tls = tls_context(self.access, credential) if self.access.server.startswith("https") else False
         return aiohttp.ClientSession(
             # How many run at once is the gate's to say: in aiohttp's line a lease would wait behind a flood of pods.
-            connector=aiohttp.TCPConnector(ssl=tls, limit=0, keepalive_timeout=75.0),
+            connector=aiohttp.TCPConnector(ssl=tls, limit=0, keepalive_timeout=75.0, socket_factory=self._sockets.make),
             headers={"Accept": "application/json", "User-Agent": self._user_agent},
             # Compressing costs the server more than it saves on a cluster's own network.
             skip_auto_headers=("Accept-Encoding",),
