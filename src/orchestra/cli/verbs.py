@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "queue": "list queues",
     "validate": "check job and queue files; every mistake with its line",
     "plan": "show what would run and why, before it does",
+    "render": "write the job as StatefulSet, Job, PyTorchJob or TrainJob",
     "completion": "print the completion script for your shell",
     "version": "print the version",
 }

@@ -1,0 +1,108 @@
+"""Target `trainjob`: Kubeflow Trainer v2, with a TrainingRuntime made for the job.
+
+The TrainJob of older texts had `replicas` and `replicaSpecs` of launcher and workers. Today's TrainJob says only what
+to train and how large; where and how is the runtime's, so that both are written here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestra.render.batch_job import INDEX
+from orchestra.render.draft import Draft
+from orchestra.render.helpers import groundwork
+from orchestra.render.labels import job_annotations
+from orchestra.render.model import Manifest
+from orchestra.render.site import Site, field_ref
+from orchestra.render.words import NODE_RANK
+
+_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
+def site(job: str) -> Site:
+    """JobSet's pods: host `<job>-node-0-<index>` under a Service of the job's name."""
+    return Site(
+        container="node",
+        app="trainjob",
+        host_of=lambda index: f"{job}-node-0-{index}.{job}",
+        own_host=(f"{job}-node-0-", NODE_RANK, f".{job}"),
+        node_rank=field_ref(INDEX),
+        rank_fallback="0",
+    )
+
+
+def trainjob(draft: Draft) -> list[Manifest]:
+    """All objects of the job."""
+    plan = draft.plan
+    found = job_annotations(plan)
+    trainer: dict[str, Any] = {"numNodes": plan.node_count}
+    if plan.launch.launcher == "torchrun":
+        trainer["numProcPerNode"] = plan.procs_per_node
+    spec: dict[str, Any] = {
+        "runtimeRef": {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": "TrainingRuntime",
+            "name": plan.job,
+        },
+        "trainer": trainer,
+    }
+    if plan.lifecycle.active_deadline_seconds is not None:
+        spec["activeDeadlineSeconds"] = plan.lifecycle.active_deadline_seconds
+    if plan.suspended:
+        spec["suspend"] = True
+    workload = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {**draft.metadata(), **({"annotations": found} if found else {})},
+        "spec": spec,
+    }
+    return [*groundwork(draft), _runtime(draft), workload]
+
+
+def _runtime(draft: Draft) -> Manifest:
+    plan = draft.plan
+    spec: dict[str, Any] = {"mlPolicy": _policy(draft)}
+    if plan.gang.scheduler == "coscheduling":
+        timeout = plan.lifecycle.gang_timeout_seconds
+        spec["podGroupPolicy"] = {"coscheduling": {"scheduleTimeoutSeconds": timeout} if timeout else {}}
+    restarts = 0 if plan.lifecycle.restart_policy == "Never" else plan.lifecycle.max_restarts or 0
+    job_set: dict[str, Any] = {
+        "#failurePolicy": "A failed pod starts all of them anew, together, from the last checkpoint.",
+        "failurePolicy": {"maxRestarts": restarts},
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "replicatedJobs": [_nodes(draft)],
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": draft.metadata(),
+        "spec": {**spec, "template": {"spec": job_set}},
+    }
+
+
+def _policy(draft: Draft) -> dict[str, Any]:
+    policy: dict[str, Any] = {"numNodes": draft.plan.node_count}
+    if draft.plan.launch.launcher == "torchrun":
+        return {**policy, "torch": {}}
+    if draft.plan.launch.launcher == "deepspeed" and draft.plan.node_count > 1:
+        comment = "No MPI: `deepspeed --no_ssh` runs on each node, and the image needs no sshd."
+        return {"#": comment, **policy}
+    return policy
+
+
+def _nodes(draft: Draft) -> dict[str, Any]:
+    template = draft.pod()
+    return {
+        "name": "node",
+        "template": {
+            "#metadata": "By this label the Trainer knows which pods train.",
+            "metadata": {"labels": {_STEP: "trainer"}},
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": draft.plan.node_count,
+                "parallelism": draft.plan.node_count,
+                "backoffLimit": 0,
+                "template": {**template, "spec": {"restartPolicy": "Never", **template["spec"]}},
+            },
+        },
+    }
