@@ -21,7 +21,7 @@ from orchestra.agent.processes import of_worker
 from orchestra.api.base import Model, from_builtins
 from orchestra.api.job import Progress
 from orchestra.local.home import Home
-from orchestra.plan.outcome import AgentResult, read_result
+from orchestra.plan.outcome import AgentResult, RankFailure, read_result
 
 _HTTP_TIMEOUT = 0.5
 _SWEEP_SECONDS = 5.0
@@ -69,7 +69,6 @@ class Agent:
                 connection.close()
         except (OSError, ValueError, KeyError, http.client.HTTPException, msgspec.MsgspecError):
             return None
-
 
     def leftovers(self) -> bool:
         """Whether anything that it started still runs."""
@@ -147,9 +146,16 @@ class Agents:
 
     def _result(self, agent: Agent) -> AgentResult | None:
         result = read_result(agent.folder, self.attempt)
-        if result is None and agent.process.returncode == -signal.SIGTERM:
+        code = agent.process.returncode
+        if result is not None or code is None:
+            return result
+        if code == -signal.SIGTERM:
             return AgentResult(state="stopped")  # asked to stop while its own Python was starting
-        return result
+        if code > 0:  # not killed: it could not even begin, and would not the next time
+            message = f"the agent ended with code {code} and no result; see {self._log}"
+            failure = RankFailure(reason="Agent", message=message, exit_code=code)
+            return AgentResult(state="failed", exit_code=code, failure=failure)
+        return None
 
     def ask_first(self) -> AgentView | None:
         """The view of the first agent that answers: rank 0 is usually there."""

@@ -96,8 +96,7 @@ class Supervisor:
         if isinstance(verdict, restart.GiveUp):
             self._phase("Failed", verdict.reason, message)
             return False
-        spends = verdict.budget.spent > self.record.spent
-        if spends:
+        if outcome.state in ("failed", "hang"):
             self._job(status.with_status(self.record.job, restarts=restarts + 1))
         self.record = msgspec.structs.replace(
             self.record, spent=verdict.budget.spent, free_retries=verdict.budget.free_retries

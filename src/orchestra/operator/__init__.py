@@ -1,0 +1,1 @@
+"""The operator: TorchrunQueue and TorchrunJob on a cluster."""

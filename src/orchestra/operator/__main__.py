@@ -1,0 +1,101 @@
+"""`python -m orchestra.operator`: one process of the operator."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from orchestra.kube.client import Client
+from orchestra.kube.config import find_access, load_kubeconfig
+from orchestra.kube.controller import changed_by_others
+from orchestra.kube.events import EventRecorder
+from orchestra.kube.lease import Elector
+from orchestra.kube.manager import Manager, ManagerOptions
+from orchestra.kube.objects import PODS, Key
+from orchestra.operator.jobs import JobController
+from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, PodObject, QueueObject
+from orchestra.operator.progress import ProgressBoard
+from orchestra.plan.queues import SHARED_NAMESPACE
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="orchestra-operator", description=__doc__)
+    parser.add_argument("--kubeconfig", help="outside a cluster: the kubeconfig to use")
+    parser.add_argument("--namespaces", default="", help="only these, separated by commas (default: all)")
+    parser.add_argument("--shared-queues-namespace", default=SHARED_NAMESPACE)
+    parser.add_argument("--lease-namespace", default="", help="hold a lease there, so that one of several leads")
+    parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("-v", "--verbose", action="store_true")
+    return parser.parse_args(words)
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Until told to stop."""
+    identity = f"{socket.gethostname()}-{os.getpid()}"
+    access = load_kubeconfig(Path(args.kubeconfig)) if args.kubeconfig else find_access()
+    client = Client(access, manager="orchestra-operator")
+    try:
+        lease_key = Key(args.lease_namespace, "orchestra-operator")
+        lease = Elector(client, lease_key, identity) if args.lease_namespace else None
+        manager = Manager(client, lease=lease, options=_options(args))
+        jobs, queues = manager.cache(JOBS, JobObject), manager.cache(QUEUES, QueueObject)
+        pods = manager.cache(PODS, PodObject, labels=JOB_LABEL)
+        events = EventRecorder(client, controller="torchrun.ai/operator", instance=identity)
+        by_uid = jobs.index(lambda job: (job.metadata.uid,))
+
+        def targets() -> dict[str, str]:
+            running = (pod for pod in pods if pod.is_worker and pod.index == 0 and pod.status.phase == "Running")
+            return {pod.metadata.controller_uid or "": pod.status.pod_ip for pod in running if pod.status.pod_ip}
+
+        def news(uid: str) -> None:
+            for job in by_uid.get(uid):
+                controller.queue.add(job.metadata.key)
+
+        board = ProgressBoard(targets, news)
+        reconciler = JobController(
+            client, jobs, queues, pods, events, board, shared_namespace=args.shared_queues_namespace
+        )
+        controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
+        controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
+        controller.watch(pods, lambda pod: [job.metadata.key for job in by_uid.get(pod.metadata.controller_uid)])
+        controller.watch(queues, lambda queue: [job.metadata.key for job in jobs if _names(job, queue)])
+        manager.background(events.run)
+        manager.background(board.run)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await manager.run(stop)
+    finally:
+        await client.close()
+
+
+def _names(job: JobObject, queue: QueueObject) -> bool:
+    """Whether a job may mean this queue; looked for in the bytes, since most jobs do not."""
+    return queue.metadata.name.encode() in bytes(job.spec)
+
+
+def _options(args: argparse.Namespace) -> ManagerOptions:
+    host, _, port = args.health.rpartition(":")
+    namespaces = tuple(name for name in args.namespaces.split(",") if name)
+    return ManagerOptions(namespaces=namespaces, health=(host or "0.0.0.0", int(port)) if port else None)  # noqa: S104
+
+
+def main() -> int:
+    """The process."""
+    args = parse()
+    level = logging.DEBUG if args.verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(run(args))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

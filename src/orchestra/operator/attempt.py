@@ -1,0 +1,73 @@
+"""The objects of one attempt, from the plan. Pure."""
+
+from __future__ import annotations
+
+from orchestra.api.job import TorchrunJob
+from orchestra.api.queue import TorchrunQueue
+from orchestra.kube.objects import CONFIG_MAPS, PODS, SERVICES, VOLUME_CLAIMS, Key, Metadata
+from orchestra.kube.writes import Child
+from orchestra.operator import names, objects, pods
+from orchestra.operator.kinds import NETWORK_POLICIES
+from orchestra.plan import Plan, Where, plan, restart, status
+
+
+def plan_attempt(queue: TorchrunQueue, job: TorchrunJob, uid: str, attempt: int) -> Plan:
+    """The plan of one attempt, with the names of its pods. Raises `Invalid`."""
+    sized = plan(queue, job)
+    used = status.status_of(job).budget
+    spent = restart.Budget(used.spent, used.free_retries) if used else restart.Budget()
+    name, port = job.metadata.name, _port(sized)
+    hosts = [names.host(names.worker(name, index, attempt), name) for index in range(sized.node_count)]
+    store = f"{names.host(names.store(name, attempt), name)}:{port}" if has_store(sized) else f"{hosts[0]}:{port}"
+    where = Where(
+        run_id=f"{uid}-{attempt}",
+        store=store,
+        hosts=hosts,
+        port=port,
+        store_on_first_node=not has_store(sized),
+        restarts_left=restart.restarts_left(sized.lifecycle, spent),
+    )
+    return plan(queue, job, where)
+
+
+def has_store(made: Plan) -> bool:
+    """Whether the attempt has a rendezvous store of its own. One node needs none: its loss is the attempt's."""
+    return made.rendezvous.own_store and made.max_nodes > 1
+
+
+def _port(made: Plan) -> int:
+    return int(made.nodes[0].env["MASTER_PORT"])
+
+
+def shared_children(made: Plan, job: Metadata) -> list[Child]:
+    """What must be there before any pod: the agent, the Service, the policy, the claims."""
+    owner = names.owner(job)
+    here = job.namespace
+    children = [
+        Child(SERVICES, Key(here, made.job), objects.service(made, owner)),
+        Child(NETWORK_POLICIES, Key(here, made.job), objects.network_policy(made, owner)),
+    ]
+    children += [
+        Child(VOLUME_CLAIMS, Key(here, volume.claim), objects.claim(made, volume, owner))
+        for volume in made.volumes
+        if not volume.exists
+    ]
+    return children
+
+
+def agent_child(namespace: str) -> Child:
+    """The agent's ConfigMap, which belongs to no job."""
+    return Child(CONFIG_MAPS, Key(namespace, names.agent_config_map()), objects.agent_config_map())
+
+
+def pod_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
+    """The pods, the rendezvous store first: it starts while the others are being placed."""
+    owner = names.owner(job)
+    children = []
+    if has_store(made):
+        body = pods.store_pod(made, attempt, _port(made), owner)
+        children.append(Child(PODS, Key(job.namespace, names.store(made.job, attempt)), body))
+    for index in range(made.node_count):
+        body = pods.worker_pod(made, index, attempt, job.uid, owner)
+        children.append(Child(PODS, Key(job.namespace, names.worker(made.job, index, attempt)), body))
+    return children

@@ -1,0 +1,297 @@
+"""What to do about one job: pure, from what was observed and the time.
+
+`decide` never looks anywhere and never waits. Its answer names the status that should be written, what is to be created
+or deleted, and when to look again. Called again with the same world it gives the same answer; called after a crash in
+the middle of its actions it names what is left to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import msgspec
+
+from orchestra.api.job import Phase, Progress, RestartBudget, TorchrunJob, TorchrunJobStatus, Workers
+from orchestra.api.kubernetes import Condition
+from orchestra.api.problem import Problem
+from orchestra.operator.kinds import PodObject
+from orchestra.operator.verdicts import outcome_of_pods, why_not_running
+from orchestra.plan import Plan, restart, status
+from orchestra.plan.outcome import Outcome
+
+_WAIT_FOR_OTHERS = 5.0  # how long other workers may take to tell why they failed too
+_CREATED = "Created"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything that matters about one job, taken from the caches at one moment."""
+
+    job: TorchrunJob
+    """With its status."""
+    plan: Plan | None
+    """None when there is none: see `problems` and `queue_missing`."""
+    problems: tuple[Problem, ...]
+    queue_missing: bool
+    pods: tuple[PodObject, ...]
+    """All pods that the job controls."""
+    progress: Progress | None
+    """What rank 0 last reported."""
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event to tell."""
+
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What should be so now."""
+
+    status: TorchrunJobStatus
+    create: bool = False
+    """Create whatever of the current attempt is not there."""
+    delete: tuple[PodObject, ...] = ()
+    delete_job: bool = False
+    look_again: float | None = None
+    events: tuple[Told, ...] = field(default=())
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the status write must not reach a namesake: new attempts and ends."""
+        return self.create or self.status.phase in status.RESTING
+
+
+def decide(seen: Observation, now: float) -> Decision:
+    """The decision about one job."""
+    job = _with_progress(seen)
+    current = status.status_of(job)
+    if current.phase in status.FINISHED:
+        return _finished(seen, job, now)
+    if seen.plan is None:
+        return _not_plannable(seen, job, now)
+    job = _valid(job, seen.plan, now)
+    if job.spec.suspend:
+        return _suspending(seen, job, now)
+    if current.phase in (None, "Pending", "Suspended", "Queued"):
+        return _start(seen, job, now)
+    return _running(seen, job, seen.plan, now)
+
+
+# ---- the parts of a life
+
+
+def _finished(seen: Observation, job: TorchrunJob, now: float) -> Decision:
+    """Ended: free what still runs, keep what holds logs, and go when the time to live is over."""
+    current = status.status_of(job)
+    alive = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
+    ttl = _lifecycle_value(seen, "ttl_seconds_after_finished")
+    ended = status.seconds_of(current.completion_time)
+    if ttl is None or ended is None:
+        return Decision(current, delete=alive)
+    left = ended + ttl - now
+    return Decision(current, delete=alive, delete_job=left <= 0, look_again=left if left > 0 else None)
+
+
+def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
+    """Its queue is missing, or it cannot run on it: it waits with the reason, and nothing is created."""
+    if seen.queue_missing:
+        message = f"there is no TorchrunQueue {job.spec.job_queue} in this namespace or the shared one"
+        return _told(job, "Pending", "QueueNotFound", message, now, warning=True)
+    message = "; ".join(str(problem) for problem in seen.problems)
+    job = _condition(job, "Valid", "False", "Invalid", message, now)
+    return _told(job, "Pending", "Invalid", message, now, warning=True)
+
+
+def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
+    """Stop gracefully: deleting a pod sends its agent a stop, which saves first. Then rest."""
+    here = tuple(pod for pod in seen.pods if not pod.ended)
+    if here:
+        asked = _told(job, status.status_of(job).phase or "Running", "Suspending", "saving and stopping", now)
+        return replace(asked, delete=tuple(pod for pod in here if not pod.leaving))
+    progress = status.status_of(job).progress
+    step = progress.checkpoint_step if progress else None
+    saved = f"saved at step {step}" if step is not None else "nothing was saved"
+    job = _condition(job, _CREATED, "False", "Suspended", "no attempt is running", now)
+    return _told(job, "Suspended", "Suspended", saved, now)
+
+
+def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
+    """A new attempt, once nothing of an older one runs any more and the pause is over."""
+    current = status.status_of(job)
+    older = tuple(pod for pod in seen.pods if not pod.ended)
+    if older:
+        waiting = tuple(pod for pod in older if not pod.leaving)
+        told = _told(job, "Pending", "WaitingForOldPods", f"{len(older)} pods of an older attempt are ending", now)
+        return replace(told, delete=waiting)
+    not_before = status.seconds_of(current.budget.not_before) if current.budget else None
+    if not_before is not None and now < not_before:
+        return Decision(current, look_again=not_before - now)
+    attempt = (current.attempt or 0) + 1
+    plan = seen.plan
+    if plan is None:
+        return Decision(current)
+    job = status.with_status(status.sized(job, plan), attempt=attempt)
+    job = _condition(job, _CREATED, "False", "Creating", f"creating {plan.node_count} workers", now)
+    size = f"{plan.node_count} x {plan.procs_per_node} processes"
+    outdated = tuple(pod for pod in seen.pods if pod.attempt < attempt - 1)
+    return replace(
+        _told(job, "Provisioning", "Starting", f"attempt {attempt}: {size}", now), create=True, delete=outdated
+    )
+
+
+def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Decision:
+    """An attempt is under way: complete it, watch it, end it."""
+    current = status.status_of(job)
+    workers = tuple(pod for pod in seen.pods if pod.is_worker and pod.attempt == current.attempt)
+    job = _count(job, plan, workers)
+    if _is_true(job, _CREATED) is False:
+        if len(workers) < plan.node_count:
+            return Decision(status.status_of(job), create=True, look_again=5.0)
+        job = _condition(job, _CREATED, "True", "Created", "all workers were created", now)
+    late = _past_deadline(seen, job, now)
+    if late is not None:
+        here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
+        return replace(_told(job, "Failed", "DeadlineExceeded", late, now, warning=True), delete=here)
+    outcome = outcome_of_pods(workers, plan.node_count, now, _WAIT_FOR_OTHERS)
+    if outcome is None:
+        return _progressing(seen, job, plan, workers, now)
+    if isinstance(outcome, float):  # seconds to wait for the others' last words
+        return Decision(status.status_of(job), look_again=outcome)
+    job = status.with_status(job, restarts=(current.restarts or 0) + outcome.restarts)
+    if outcome.state == "done":
+        store = tuple(pod for pod in seen.pods if not pod.is_worker and not pod.leaving)
+        return replace(_told(status.failed(job, None), "Succeeded", "Done", "all ranks are done", now), delete=store)
+    return _after_failure(seen, job, plan, outcome, now)
+
+
+def _progressing(
+    seen: Observation, job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...], now: float
+) -> Decision:
+    running = sum(pod.status.phase == "Running" for pod in workers)
+    if running == plan.node_count:
+        told = _told(job, "Running", "Started", "all workers are running", now)
+        return replace(told, look_again=_seconds_to_deadline(seen, job, now))
+    message = why_not_running(workers) or f"{running} of {plan.node_count} workers are running"
+    pending = _lifecycle_value(seen, "pending_timeout_seconds")
+    began = _phase_began(job)
+    if pending is not None and began is not None and status.status_of(job).phase == "Provisioning":
+        left = began + pending - now
+        if left <= 0:
+            here = tuple(pod for pod in seen.pods if not pod.leaving)
+            text = f"not running after {pending} s: {message}"
+            return replace(_told(job, "Failed", "PendingTimeout", text, now, warning=True), delete=here)
+        return replace(_told(job, "Provisioning", "Starting", message, now), look_again=left)
+    phase: Phase = "Running" if status.status_of(job).phase == "Running" else "Provisioning"
+    return _told(job, phase, "Starting", message, now)
+
+
+def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Outcome, now: float) -> Decision:
+    current = status.status_of(job)
+    used = current.budget or RestartBudget()
+    newest = current.progress.checkpoint_step if current.progress else None
+    newer = newest is not None and (used.checkpoint_step is None or newest > used.checkpoint_step)
+    budget = restart.Budget(used.spent, used.free_retries)
+    verdict = restart.after(outcome, plan.lifecycle, budget, new_checkpoint=newer)
+    here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
+    job = status.failed(job, outcome.failure)
+    words = next(iter((outcome.failure.message or "").splitlines()), "") if outcome.failure else ""
+    words = words or outcome.state
+    if isinstance(verdict, restart.GiveUp):
+        return replace(_told(job, "Failed", verdict.reason, words, now, warning=True), delete=here)
+    kept = RestartBudget(
+        spent=verdict.budget.spent,
+        free_retries=verdict.budget.free_retries,
+        checkpoint_step=newest,
+        not_before=status.timestamp(now + verdict.pause),
+    )
+    restarts = (status.status_of(job).restarts or 0) + int(outcome.state in ("failed", "hang"))
+    job = status.with_status(job, budget=kept, restarts=restarts)
+    told = _told(job, "Pending", verdict.reason, f"{words}; starting again in {verdict.pause:.0f} s", now, warning=True)
+    return replace(told, delete=here, look_again=verdict.pause)
+
+
+# ---- small steps
+
+
+def _with_progress(seen: Observation) -> TorchrunJob:
+    job = status.with_progress(seen.job, seen.progress) if seen.progress is not None else seen.job
+    return status.with_status(job, observed_generation=seen.generation)
+
+
+def _valid(job: TorchrunJob, plan: Plan, now: float) -> TorchrunJob:
+    return _condition(job, "Valid", "True", "Planned", f"{plan.node_count} x {plan.procs_per_node} processes", now)
+
+
+def _count(job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...]) -> TorchrunJob:
+    phases = [pod.status.phase for pod in workers]
+    ready = sum(any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions) for pod in workers)
+    counted = Workers(
+        desired=plan.node_count,
+        ready=ready,
+        running=phases.count("Running"),
+        failed=phases.count("Failed"),
+        succeeded=phases.count("Succeeded"),
+    )
+    return status.with_status(job, workers=counted)
+
+
+def _told(job: TorchrunJob, phase: Phase, reason: str, message: str, now: float, *, warning: bool = False) -> Decision:
+    before = status.phase_condition(job)
+    same = before is not None and (status.status_of(job).phase, before.reason, before.message) == (
+        phase,
+        reason,
+        message,
+    )
+    made = status.status_of(status.in_phase(job, phase, reason, message, now))
+    if same:
+        return Decision(made)
+    kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
+    return Decision(made, events=(Told(reason, f"{phase}: {message}", kind),))
+
+
+def _condition(
+    job: TorchrunJob, kind: str, value: Literal["True", "False"], reason: str, message: str, now: float
+) -> TorchrunJob:
+    current = status.status_of(job)
+    before = next((c for c in current.conditions if c.type == kind), None)
+    since = before.last_transition_time if before and before.status == value else status.timestamp(now)
+    made = Condition(type=kind, status=value, reason=reason, message=message, last_transition_time=since)
+    others = [c for c in current.conditions if c.type != kind]
+    return status.with_status(job, conditions=sorted([made, *others], key=lambda c: c.type))
+
+
+def _is_true(job: TorchrunJob, kind: str) -> bool:
+    return any(c.type == kind and c.status == "True" for c in status.status_of(job).conditions)
+
+
+def _phase_began(job: TorchrunJob) -> float | None:
+    said = status.phase_condition(job)
+    return status.seconds_of(said.last_transition_time) if said else None
+
+
+def _lifecycle_value(seen: Observation, name: str) -> Any:
+    return getattr(seen.plan.lifecycle, name) if seen.plan is not None else None
+
+
+def _seconds_to_deadline(seen: Observation, job: TorchrunJob, now: float) -> float | None:
+    limit = _lifecycle_value(seen, "active_deadline_seconds")
+    began = status.seconds_of(status.status_of(job).start_time)
+    return began + limit - now if limit is not None and began is not None else None
+
+
+def _past_deadline(seen: Observation, job: TorchrunJob, now: float) -> str | None:
+    left = _seconds_to_deadline(seen, job, now)
+    limit = _lifecycle_value(seen, "active_deadline_seconds")
+    return f"it was active for more than {limit} s" if left is not None and left <= 0 else None
+
+
+def as_json(made: TorchrunJobStatus) -> Any:
+    """A status as the API server wants it."""
+    return msgspec.to_builtins(made)

@@ -1,0 +1,189 @@
+"""The TorchrunJob controller: observe, decide, execute, one status write, events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from orchestra.api.base import to_builtins
+from orchestra.api.job import TorchrunJob, TorchrunJobSpec
+from orchestra.api.kubernetes import ObjectMeta
+from orchestra.api.problem import Invalid, Problem
+from orchestra.api.queue import TorchrunQueue
+from orchestra.kube.cache import Cache
+from orchestra.kube.client import Client
+from orchestra.kube.controller import Result
+from orchestra.kube.errors import ApiError, KubeError
+from orchestra.kube.events import EventRecorder, ObjectReference
+from orchestra.kube.expectations import Expectations
+from orchestra.kube.objects import PODS, Key, MetadataOnly, by_controller
+from orchestra.kube.status import StatusWriter
+from orchestra.kube.writes import Child, Creation, Replaced, create_children, delete_owned
+from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, shared_children
+from orchestra.operator.decide import Decision, Observation, Told, decide
+from orchestra.operator.kinds import JOBS, JobObject, PodObject, QueueObject
+from orchestra.operator.progress import ProgressBoard
+from orchestra.plan import Plan, status
+from orchestra.plan.queues import SHARED_NAMESPACE
+
+
+class JobController:
+    """Brings one job after the other in line."""
+
+    def __init__(
+        self,
+        client: Client,
+        jobs: Cache[JobObject],
+        queues: Cache[QueueObject],
+        pods: Cache[PodObject],
+        events: EventRecorder,
+        board: ProgressBoard,
+        *,
+        shared_namespace: str = SHARED_NAMESPACE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client, self._jobs, self._queues, self._pods = client, jobs, queues, pods
+        self._pods_of = pods.index(by_controller)
+        self._expected: Expectations[PodObject] = Expectations(pods)
+        self._statuses = StatusWriter(client, JOBS)
+        self._events, self._board = events, board
+        self._shared, self._clock = shared_namespace, clock
+        self._agents: set[str] = set()
+
+    async def reconcile(self, key: Key) -> Result | None:
+        """One look at one job."""
+        found = self._jobs.get(key)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return None  # children go by their owner references
+        uid = found.metadata.uid
+        if not self._expected.satisfied(uid):
+            return Result(self._expected.expire_in(uid))
+        seen = self._observe(found)
+        decision = decide(seen, self._clock())
+        await self._execute(found, seen, decision)
+        return Result(max(0.1, decision.look_again)) if decision.look_again is not None else None
+
+    def _observe(self, found: JobObject) -> Observation:
+        meta = found.metadata
+        pods = tuple(self._pods_of.get(meta.uid))
+        problems: list[Problem] = []
+        try:
+            spec = found.read_spec()
+        except msgspec.ValidationError as error:  # what no schema can say: `command` is neither a string nor a list
+            problems = [Problem("spec", str(error))]
+            spec = TorchrunJobSpec(job_queue="", command="")
+        job = TorchrunJob(
+            metadata=ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, generation=meta.generation),
+            spec=spec,
+            status=found.read_status(),
+        )
+        queue = self._queue(job)
+        made = None
+        if queue is not None and not problems:
+            made, problems = _planned(queue, job, meta.uid)
+        return Observation(
+            job=job,
+            plan=made,
+            problems=tuple(problems),
+            queue_missing=queue is None and not problems,
+            pods=pods,
+            progress=self._board.progress(meta.uid),
+            generation=meta.generation,
+        )
+
+    def _queue(self, job: TorchrunJob) -> TorchrunQueue | None:
+        """The job's queue: in its own namespace, else in the shared one."""
+        for namespace in (job.metadata.namespace or "", self._shared):
+            found = self._queues.get(Key(namespace, job.spec.job_queue))
+            if found is not None and found.metadata.deletion_timestamp is None:
+                return TorchrunQueue(metadata=ObjectMeta(name=found.metadata.name), spec=found.read_spec())
+        return None
+
+    # ---- acting
+
+    async def _execute(self, found: JobObject, seen: Observation, decision: Decision) -> None:
+        """The status first where a new attempt begins (it must be known before its pods), else last."""
+        meta = found.metadata
+        if decision.delete_job:
+            await self._client.delete(JOBS, meta.key, uid=meta.uid)
+            return
+        wanted = to_builtins(decision.status)
+        try:
+            await self._statuses.write(meta, msgspec.json.decode(found.status), wanted, guarded=decision.guarded)
+        except Replaced:
+            return  # another job has its name now; ours is gone and so are its children
+        for event in decision.events:
+            self._tell(found, event)
+        for pod in decision.delete:
+            await delete_owned(self._client, PODS, pod.metadata, owner_uid=meta.uid, expectations=self._expected)
+        if decision.create and seen.plan is not None:
+            await self._create(found, seen, decision)
+
+    async def _create(self, found: JobObject, seen: Observation, decision: Decision) -> None:
+        meta, attempt = found.metadata, decision.status.attempt or 1
+        queue = self._queue(seen.job)
+        if queue is None:
+            return
+        job = msgspec.structs.replace(seen.job, status=decision.status)
+        made = plan_attempt(queue, job, meta.uid, attempt)
+        await self._ensure_agent(meta.namespace)
+        shared = await create_children(self._client, shared_children(made, meta), owner_uid=meta.uid)
+        if not self._accepted(found, shared, made):
+            raise KubeError(_refusal(shared))
+        children = pod_children(made, meta, attempt)
+        there = {pod.metadata.name for pod in seen.pods}
+        missing = [child for child in children if child.key.name not in there]
+        await self._dry_run(missing)
+        created = await create_children(self._client, missing, owner_uid=meta.uid, expectations=self._expected, start=8)
+        if not created.complete:
+            self._tell(found, Told("CreateFailed", _refusal(created), "Warning"))
+            for pod in self._pods_of.get(meta.uid):
+                if pod.attempt == attempt and not pod.ended:  # never half a gang that holds GPUs
+                    await delete_owned(
+                        self._client, PODS, pod.metadata, owner_uid=meta.uid, expectations=self._expected
+                    )
+            raise KubeError(_refusal(created))
+
+    async def _dry_run(self, children: list[Child]) -> None:
+        """One pod through the server's own checks before the first of many: quota, limits, pod security."""
+        if len(children) > 1:
+            first = children[-1]
+            await self._client.create(first.resource, first.key.namespace, first.body, MetadataOnly, dry_run=True)
+
+    async def _ensure_agent(self, namespace: str) -> None:
+        if namespace in self._agents:
+            return
+        child = agent_child(namespace)
+        try:
+            await self._client.create(child.resource, namespace, child.body, MetadataOnly)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+        self._agents.add(namespace)
+
+    def _accepted(self, found: JobObject, creation: Creation, made: Plan) -> bool:
+        """A retained claim of an earlier job of this name is mounted without being owned; nothing else is shared."""
+        kept = {volume.claim for volume in made.volumes if volume.retain}
+        strangers = [one for one in creation.strangers if one.metadata.name not in kept]
+        for stranger in strangers:
+            self._tell(found, Told("NameTaken", str(stranger), "Warning"))
+        return not strangers and not creation.errors
+
+    def _tell(self, found: JobObject, event: Told) -> None:
+        regarding = ObjectReference.to(JOBS, found.metadata)
+        self._events.emit(regarding, reason=event.reason, note=event.message, type=event.type)
+
+
+def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str) -> tuple[Plan | None, list[Problem]]:
+    attempt = max(1, status.status_of(job).attempt or 1)
+    try:
+        return plan_attempt(queue, job, uid, attempt), []
+    except Invalid as invalid:
+        return None, invalid.problems
+
+
+def _refusal(creation: Creation) -> str:
+    reasons = [str(error) for _, error in creation.errors] + [str(stranger) for stranger in creation.strangers]
+    return "; ".join(reasons) or f"{creation.untried} objects were not created"

@@ -1,0 +1,75 @@
+"""What running jobs report: asked of one agent a job, off the reconcile path."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from orchestra.api.base import from_builtins
+from orchestra.api.job import Progress
+from orchestra.operator import names
+
+_EVERY = 10.0
+_AT_ONCE = 64
+_TIMEOUT = 2.0
+_WHOLE = ("step", "totalSteps", "etaSeconds", "checkpointStep")
+_NUMBERS = (*_WHOLE, "epoch", "loss", "tokensPerSecond", "goodput")
+
+
+def progress_from(reported: dict[str, Any]) -> Progress:
+    """What a rank wrote, as the API has it: only finite numbers count."""
+    known: dict[str, float] = {}
+    for name in _NUMBERS:
+        value = reported.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            known[name] = max(0, round(value)) if name in _WHOLE else float(value)
+    return from_builtins(known, Progress)
+
+
+class ProgressBoard:
+    """The last word of each running job. `targets` names whom to ask: job UID -> address of rank 0's pod."""
+
+    def __init__(self, targets: Callable[[], dict[str, str]], news: Callable[[str], None]) -> None:
+        self._targets = targets
+        self._news = news
+        self._known: dict[str, Progress] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    def progress(self, uid: str) -> Progress | None:
+        """What a job last reported."""
+        return self._known.get(uid)
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._known.pop(uid, None)
+
+    async def run(self) -> None:
+        """Asks for ever."""
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                targets = self._targets()
+                for uid in set(self._known) - set(targets):
+                    self.forget(uid)
+                await asyncio.gather(*(self._ask(session, uid, address) for uid, address in targets.items()))
+                await asyncio.sleep(_EVERY * random.uniform(0.4, 0.6))  # noqa: S311 -- jitter
+
+    async def _ask(self, session: aiohttp.ClientSession, uid: str, address: str) -> None:
+        async with self._gate:
+            try:
+                async with session.get(f"http://{address}:{names.AGENT_PORT}/progress") as answer:
+                    view = msgspec.json.decode(await answer.read())
+            except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
+                return  # unreachable is not a hang: the agent alone decides that
+        reported = view.get("progress") if isinstance(view, dict) else None
+        if isinstance(reported, dict):
+            made = progress_from(reported)
+            if made != self._known.get(uid):
+                self._known[uid] = made
+                self._news(uid)

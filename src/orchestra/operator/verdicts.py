@@ -1,0 +1,89 @@
+"""How an attempt stands, from its pods. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from orchestra.api.job import Failure
+from orchestra.operator.kinds import PodObject
+from orchestra.plan.outcome import AgentResult, Outcome, RankFailure, outcome_of
+
+_STOPPED = 75
+_KILLED = (137, 143)
+
+
+def outcome_of_pods(
+    workers: tuple[PodObject, ...], expected: int, now: float, patience: float
+) -> Outcome | float | None:
+    """How the attempt ended; seconds to wait for the last words of others; None while it goes on.
+
+    A worker that vanished, or that somebody else deletes, ends the attempt: that is preemption, and free.
+    """
+    if len(workers) < expected:
+        return _lost("a worker was deleted by somebody else")
+    ended = [pod for pod in workers if pod.ended]
+    leaving = [pod for pod in workers if pod.leaving and not pod.ended]
+    if leaving:
+        return _lost(f"{leaving[0].metadata.name} was deleted by somebody else")
+    failed = [pod for pod in ended if pod.status.phase == "Failed"]
+    if not failed:
+        return _verdict(workers) if len(ended) == expected else None
+    if len(ended) < expected:
+        first = min(_ended_at(pod, now) for pod in failed)
+        left = first + patience - now
+        if left > 0:
+            return left
+    return _verdict(tuple(ended))
+
+
+def _verdict(ended: tuple[PodObject, ...]) -> Outcome:
+    return outcome_of({pod.index: result_of(pod) for pod in ended})
+
+
+def result_of(pod: PodObject) -> AgentResult | None:
+    """The agent's last word, from the pod's termination message."""
+    terminated = pod.terminated()
+    if terminated is None:
+        return None  # evicted, or its node is gone: nobody could say anything
+    if terminated.message.startswith("{"):
+        try:
+            return msgspec.json.decode(terminated.message, type=AgentResult)
+        except msgspec.DecodeError:
+            pass
+    if terminated.exit_code == 0:
+        return AgentResult(state="done")
+    if terminated.exit_code == _STOPPED:
+        return AgentResult(state="stopped")
+    if terminated.reason == "OOMKilled":
+        return _failed("OutOfMemory", "the container used more memory than its limit", terminated.exit_code)
+    if terminated.exit_code in _KILLED:
+        return None  # the agent itself was killed from outside
+    return _failed("ExitCode", f"{terminated.reason}: {terminated.message}".strip(": "), terminated.exit_code)
+
+
+def _failed(reason: str, message: str, code: int) -> AgentResult:
+    failure = RankFailure(reason=reason, message=message, exit_code=code)
+    return AgentResult(state="failed", exit_code=code, failure=failure)
+
+
+def _lost(message: str) -> Outcome:
+    return Outcome("lost", failure=Failure(reason="Preempted", message=message))
+
+
+def _ended_at(pod: PodObject, now: float) -> float:
+    result = result_of(pod)
+    return result.failure.time if result and result.failure and result.failure.time else now
+
+
+def why_not_running(workers: tuple[PodObject, ...]) -> str | None:
+    """The first true reason why a worker does not run: its container's, else the scheduler's."""
+    for pod in sorted(workers, key=lambda one: one.index):
+        for container in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+            waiting = container.state.waiting
+            if waiting is not None and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
+                return f"{pod.metadata.name}: {waiting.reason}: {waiting.message}"
+    for pod in workers:
+        for condition in pod.status.conditions:
+            if condition.type == "PodScheduled" and condition.status == "False":
+                return f"{pod.metadata.name}: {condition.reason}: {condition.message}"
+    return None
