@@ -53,8 +53,8 @@ class Pod:
 
     def script(self, target: Target = "job", **spec: Any) -> str:
         """The rendered script, with the pod's folders in place of a real pod's."""
-        spec = {"numNodes": 2, "command": "python train.py --lr '$HOME'"} | spec
-        objects = render(a_queue(image="image"), a_job(**spec), target, Options(plain=True)).objects
+        given: dict[str, Any] = {"numNodes": 2, "command": "python train.py --lr '$HOME'"} | spec
+        objects = render(a_queue(image="image"), a_job(**given), target, Options(plain=True)).objects
         text: str = next(one for one in objects if one["kind"] == "ConfigMap")["data"]["script.sh"]
         return text.replace(STATE, str(self.state)).replace("/dev/termination-log", str(self.folder / "log"))
 
