@@ -10,7 +10,6 @@ loss of power a tree may have holes; the next `apply` looks at every file and bu
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -26,13 +25,13 @@ from types import TracebackType
 from orchestra.api.problem import Invalid
 from orchestra.sync.blobs import Source
 from orchestra.sync.errors import NoRoom, SyncError
+from orchestra.sync.handles import Handles
 from orchestra.sync.manifest import Entry, Manifest, what_is_wrong
 from orchestra.sync.reading import Tree
 
 CURRENT = "current"
 _TREES = "trees"
 _NEW = ".new-"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -133,7 +132,7 @@ class _Builder:
 
     def __init__(self, folder: Path, source: Source) -> None:
         self._source = source
-        self._handles: list[tuple[str, int]] = [("", os.open(folder, _FOLDER))]
+        self._handles = Handles(folder, make=True)
 
     def __enter__(self) -> _Builder:
         return self
@@ -141,13 +140,12 @@ class _Builder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._handles:
-            os.close(self._handles.pop()[1])
+        self._handles.close()
 
     def build(self, manifest: Manifest) -> None:
         """Everything; links last, so that nothing is ever written through one."""
         for entry in sorted(manifest.entries, key=lambda entry: (entry.mode == "link", entry.path)):
-            folder, name = self._folder_of(entry.path)
+            folder, name = self._handles.folder_of(entry.path), entry.path.rsplit("/", 1)[-1]
             if entry.mode == "folder":
                 os.mkdir(name, 0o755, dir_fd=folder)
             elif entry.mode == "link":
@@ -162,19 +160,6 @@ class _Builder:
             self._source.write(entry, descriptor)
         finally:
             os.close(descriptor)
-
-    def _folder_of(self, path: str) -> tuple[int, str]:
-        wanted = path[: path.rfind("/") + 1]
-        while not wanted.startswith(self._handles[-1][0]):
-            os.close(self._handles.pop()[1])
-        here, handle = self._handles[-1]
-        for name in wanted[len(here) :].split("/")[:-1]:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=handle)
-            handle = os.open(name, _FOLDER, dir_fd=handle)
-            here = f"{here}{name}/"
-            self._handles.append((here, handle))
-        return handle, path[len(wanted) :]
 
 
 @contextmanager

@@ -14,7 +14,11 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
-_NO_CREDENTIALS = ("169.254.169.254", "169.254.170.2", "credential", "metadata.google", "CredentialsError")
+# Without credentials in the environment the library asks the machine for its role; where there is none, that fails.
+_NO_CREDENTIALS = (
+    "169.254.169.254", "169.254.170.2", "/latest/api/token", "/latest/meta-data", "computeMetadata", "metadata.google",
+    "redential",
+)  # fmt: skip
 _SLOW_DOWN = {429, 503}
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

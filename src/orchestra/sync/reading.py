@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestra.sync.errors import Changed, SyncError
+from orchestra.sync.handles import Handles
 from orchestra.sync.hashing import hash_of, hasher
 
 _PIECE = 8 << 20
@@ -22,14 +23,13 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._handles: list[tuple[str, int]] = [("", os.open(folder, os.O_RDONLY | os.O_DIRECTORY))]
+        self._handles = Handles(folder)
 
     def __enter__(self) -> Tree:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._handles:
-            os.close(self._handles.pop()[1])
+        self._handles.close()
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
@@ -38,9 +38,9 @@ class Tree:
             descriptor = os.open(
                 path.rsplit("/", 1)[-1],
                 os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK,  # a FIFO put in its place must not hold us
-                dir_fd=self._folder_of(path),
+                dir_fd=self._handles.folder_of(path),
             )
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise Changed(f"{path} is gone since the folder was looked at") from error
         except OSError as error:
             raise SyncError(f"{path} cannot be read: {error.strerror}") from error
@@ -76,20 +76,6 @@ class Tree:
                 raise Changed(f"{path} changed while it was read")
             return digest, before
 
-    def _folder_of(self, path: str) -> int:
-        wanted = path[: path.rfind("/") + 1]
-        while not wanted.startswith(self._handles[-1][0]):
-            os.close(self._handles.pop()[1])
-        here, handle = self._handles[-1]
-        for name in wanted[len(here) :].split("/")[:-1]:
-            try:
-                handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
-            except OSError as error:
-                raise Changed(f"{path} is gone since the folder was looked at") from error
-            here = f"{here}{name}/"
-            self._handles.append((here, handle))
-        return handle
-
 
 def _hash_in_pieces(descriptor: int) -> tuple[str, int]:
     digest, length = hasher(), 0
@@ -97,6 +83,18 @@ def _hash_in_pieces(descriptor: int) -> tuple[str, int]:
         digest.update(piece)
         length += len(piece)
     return digest.hexdigest(), length
+
+
+def hash_prefix(descriptor: int, size: int) -> str:
+    """Hash of the first `size` bytes of a file that may go on growing. `Changed` when it is shorter."""
+    digest, left = hasher(), size
+    while left:
+        piece = os.read(descriptor, min(_PIECE, left))
+        if not piece:
+            raise Changed("a file became shorter while it was read")
+        digest.update(piece)
+        left -= len(piece)
+    return digest.hexdigest()
 
 
 def same_moment(one: os.stat_result, other: os.stat_result) -> bool:

@@ -1,0 +1,44 @@
+"""One real S3 server for all tests of this folder; each test has a prefix of its own."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestra.sync.pace import Patience
+from orchestra.sync.remote import Remote
+from testbed.object_store import ObjectStore
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    with ObjectStore() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The server, with our environment pointing to it and to nothing else."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+    for name, value in object_store.environment().items():
+        monkeypatch.setenv(name, value)
+    return object_store
+
+
+@pytest.fixture
+def url(s3: ObjectStore) -> str:
+    return s3.url(f"tests/{uuid.uuid4()}")
+
+
+@pytest.fixture
+def remote(url: str) -> Remote:
+    return Remote(url, patience=Patience(seconds=15))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
