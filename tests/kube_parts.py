@@ -11,8 +11,9 @@ from aiohttp import web
 
 from orchestra.kube.backoff import Backoff
 from orchestra.kube.cache import Cache, Change
-from orchestra.kube.client import EVERYTHING, Client, Selection
+from orchestra.kube.client import Client
 from orchestra.kube.config import load_kubeconfig
+from orchestra.kube.listing import EVERYTHING, Selection
 from orchestra.kube.objects import CONFIG_MAPS, Metadata, OwnerReference, Resource, Slim
 from orchestra.kube.reflector import Reflector, ReflectorOptions
 from testbed.api import Json

@@ -10,6 +10,7 @@ import msgspec
 from orchestra.kube.config import Access
 from orchestra.kube.errors import ApiError
 from orchestra.kube.limits import Limits
+from orchestra.kube.listing import EVERYTHING, Page, Selection, read_page
 from orchestra.kube.metrics import Metrics
 from orchestra.kube.objects import PODS, Key, MetadataOnly, Resource
 from orchestra.kube.transport import REQUEST_SECONDS, SILENCE_SECONDS, Answer, Method, Transport, with_query
@@ -29,18 +30,6 @@ _MOST_WARNINGS = 1000
 _log = logging.getLogger(__name__)
 
 
-class _ListMetadata(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    next_page: str = msgspec.field(default="", name="continue")
-
-
-class Page(msgspec.Struct):
-    """One page of a LIST. Items are raw, so that one that cannot be decoded does not take the others along."""
-
-    metadata: _ListMetadata
-    items: list[msgspec.Raw] | None = None
-
-
 class _ServedKind(msgspec.Struct):
     name: str
     kind: str
@@ -48,25 +37,6 @@ class _ServedKind(msgspec.Struct):
 
 class _ServedKinds(msgspec.Struct):
     resources: list[_ServedKind]
-
-
-class Selection(msgspec.Struct, frozen=True):
-    """Which objects of a kind, chosen by the server."""
-
-    namespace: str | None = None
-    """None means all namespaces."""
-    labels: str = ""
-    """A label selector, such as `app=x,tier in (a, b)`."""
-    fields: str = ""
-    """A field selector, such as `spec.nodeName=a`."""
-
-    def query(self) -> dict[str, str]:
-        """As the API wants it."""
-        query = {"labelSelector": self.labels} if self.labels else {}
-        return {**query, "fieldSelector": self.fields} if self.fields else query
-
-
-EVERYTHING = Selection()
 
 
 class Client:
@@ -118,34 +88,40 @@ class Client:
                 return None
             raise
 
-    async def page(self, resource: Resource, selection: Selection, *, limit: int = 500, after: str = "") -> Page:
+    async def page(
+        self, resource: Resource, kind: type[A], selection: Selection, *, limit: int = 500, after: str = ""
+    ) -> Page[A]:
         """One page of a consistent LIST; `limit=0` asks for all at once. 410 when `after` is too old."""
         query = selection.query()
         if limit:
             query["limit"] = str(limit)
         if after:
             query["continue"] = after
-        return await self._typed("GET", with_query(resource.collection(selection.namespace), query), Page)
+        answer = await self._request("GET", with_query(resource.collection(selection.namespace), query))
+        return read_page(answer.body, kind)
 
     async def list_all(
         self, resource: Resource, kind: type[A], selection: Selection = EVERYTHING, *, limit: int = 500
     ) -> list[A]:
         """All of them, page by page. One that cannot be decoded is an error here."""
-        decode = self.decoder(kind).decode
-        return [
-            decode(item) for page in await self.pages(resource, selection, limit=limit) for item in page.items or ()
-        ]
+        pages = await self.pages(resource, kind, selection, limit=limit)
+        for page in pages:
+            for raw in page.unreadable:
+                self.decoder(kind).decode(raw)  # raises, and says why
+        return [item for page in pages for item in page.items]
 
-    async def pages(self, resource: Resource, selection: Selection, *, limit: int = 500) -> Sequence[Page]:
+    async def pages(
+        self, resource: Resource, kind: type[A], selection: Selection, *, limit: int = 500
+    ) -> Sequence[Page[A]]:
         """All pages of a LIST. Where the server forgets it half-way (410), it is asked again for all at once."""
-        pages = [await self.page(resource, selection, limit=limit)]
+        pages = [await self.page(resource, kind, selection, limit=limit)]
         try:
-            while pages[-1].metadata.next_page:
-                pages.append(await self.page(resource, selection, limit=limit, after=pages[-1].metadata.next_page))
+            while pages[-1].after:
+                pages.append(await self.page(resource, kind, selection, limit=limit, after=pages[-1].after))
         except ApiError as error:
             if not error.gone:
                 raise
-            return [await self.page(resource, selection, limit=0)]
+            return [await self.page(resource, kind, selection, limit=0)]
         return pages
 
     def watch(

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 
 from orchestra.kube.cache import Cache
-from orchestra.kube.client import Client, Selection
+from orchestra.kube.client import Client
 from orchestra.kube.controller import Controller, Reconcile
 from orchestra.kube.health import Health
 from orchestra.kube.lease import Elector
+from orchestra.kube.listing import Selection
 from orchestra.kube.metrics import Metrics
 from orchestra.kube.objects import Resource, T
 from orchestra.kube.queue import K
@@ -70,8 +71,13 @@ class Manager:
             master = self.metrics.gauge("leader_election_master_status", "1 where this process leads.", "name")
             master.labels(lease.name).set(lambda: float(lease.leading()))
 
-    def cache(self, resource: Resource, kind: type[T], *, labels: str = "", fields: str = "") -> Cache[T]:
-        """The cache of a kind, decoded to a struct. Asking again for the same gives the same."""
+    def cache(
+        self, resource: Resource, kind: type[T], *, labels: str = "", fields: str = "", optional: bool = False
+    ) -> Cache[T]:
+        """The cache of a kind, decoded to a struct. Asking again for the same gives the same. Ask before `run`.
+
+        Optional: where the server does not know the kind, the cache is empty until it does.
+        """
         wanted = (resource, kind, labels, fields)
         if wanted in self._caches:
             return self._caches[wanted]
@@ -87,6 +93,7 @@ class Manager:
                     kind,
                     made,
                     selection=selection,
+                    optional=optional,
                     options=self.options.reflector,
                     metrics=self.metrics,
                     clock=self._clock,

@@ -17,12 +17,21 @@ import msgspec
 
 from orchestra.kube.backoff import Backoff
 from orchestra.kube.cache import Cache
-from orchestra.kube.client import EVERYTHING, Client, Page, Selection
+from orchestra.kube.client import Client
 from orchestra.kube.errors import ApiError, KubeError, Unreachable
+from orchestra.kube.listing import EVERYTHING, Page, Selection
 from orchestra.kube.metrics import Metrics
 from orchestra.kube.objects import Key, MetadataOnly, Resource, T
 from orchestra.kube.transport import SILENCE_SECONDS
-from orchestra.kube.watch import EventType, LineSplitter, decode_bookmark, decode_event, error_of, newer
+from orchestra.kube.watch import (
+    EventType,
+    LineSplitter,
+    decode_bookmark,
+    decode_event,
+    error_of,
+    newer,
+    object_event_decoder,
+)
 
 _HEALTHY_SECONDS = 10.0
 _log = logging.getLogger(__name__)
@@ -52,6 +61,7 @@ class Reflector(Generic[T]):
         cache: Cache[T],
         *,
         selection: Selection = EVERYTHING,
+        optional: bool = False,
         options: ReflectorOptions | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -62,9 +72,14 @@ class Reflector(Generic[T]):
         """When the last byte came, on the monotonic clock."""
         self.undecodable: dict[Key, str] = {}
         """Objects that do not fit the caller's struct, and why. The cache has their last readable state, if any."""
+        self.served: bool | None = None
+        """Whether the server knows this kind; None until it said so."""
         self._client = client
+        self._kind = kind
         self._decode = client.decoder(kind).decode
+        self._decode_event = object_event_decoder(kind)
         self._selection = selection
+        self._optional = optional
         self._options = options = options or ReflectorOptions()
         self._clock = clock
         self._version: str | None = None  # None: list first
@@ -107,6 +122,8 @@ class Reflector(Generic[T]):
                 delay = max(delay, error.retry_after or 0.0)
                 if error.gone:
                     self._version = None
+                elif error.not_found:
+                    self._not_served()
             self.errors.inc()
             level = logging.WARNING if self._failures in (1, 2) or self._failures % 10 == 0 else logging.DEBUG
             _log.log(level, "watch of %s: %s; again in %.1f s", self.resource, error or "ended at once", delay)
@@ -119,6 +136,15 @@ class Reflector(Generic[T]):
                 return
             await self._list_by_pages()
         await self._watch({"resourceVersion": self._version or ""})
+
+    def _not_served(self) -> None:
+        """There is no such kind (yet): where that may be, there are none of it. Asked again until there is."""
+        self.served = False
+        self._version = None
+        if self._optional:
+            self._heard_something()
+            self.cache.replace((), namespace=self._selection.namespace)
+            self._synced.set()
 
     async def _list_by_watch(self) -> None:
         """Ask for what is there and what will come in one stream (WatchList)."""
@@ -144,24 +170,30 @@ class Reflector(Generic[T]):
             await self._once()
 
     async def _list_by_pages(self) -> None:
-        pages = await self._client.pages(self.resource, self._selection, limit=self._options.page)
+        pages = await self._client.pages(self.resource, self._kind, self._selection, limit=self._options.page)
         self._heard_something()
         items: dict[Key, T] = {}
         for page in pages:
             self._take_page(page, items)
             await asyncio.sleep(0)  # thousands of objects: let others have their turn
-        self._listed(items, pages[-1].metadata.resource_version)
+        self._listed(items, pages[-1].version)
 
-    def _take_page(self, page: Page, items: dict[Key, T]) -> None:
-        for raw in page.items or ():
-            item = self._decoded(raw) or self._known(raw)
-            if item is not None:
-                items[item.metadata.key] = item
+    def _take_page(self, page: Page[T], items: dict[Key, T]) -> None:
+        for item in page.items:
+            key = item.metadata.key
+            self._readable(key)
+            items[key] = item
+        for raw in page.unreadable:
+            self._note_undecodable(raw)
+            known = self._known(raw)
+            if known is not None:
+                items[known.metadata.key] = known
 
     def _listed(self, items: dict[Key, T], version: str) -> None:
         self.lists.inc()
         self.cache.replace(items.values(), namespace=self._selection.namespace, initial=not self.synced)
         self._version = version
+        self.served = True
         self._synced.set()
 
     async def _watch(self, query: dict[str, str], on_listed: Callable[[], None] = lambda: None) -> None:
@@ -181,10 +213,18 @@ class Reflector(Generic[T]):
 
     def _take(self, line: bytes) -> bool:
         """Follow one event; True when it completed the initial objects."""
+        self._events.inc()
+        try:
+            quick = self._decode_event(line)
+        except msgspec.ValidationError:
+            quick = None
+        if quick is not None and quick.type not in (EventType.BOOKMARK, EventType.ERROR):
+            self._readable(quick.object.metadata.key)
+            self._take_object(quick.type, quick.object)
+            return False
         event = decode_event(line)
         if event.type is EventType.ERROR:
             raise error_of(event, str(self.resource))
-        self._events.inc()
         if event.type is EventType.BOOKMARK:
             bookmark = decode_bookmark(event.object)
             if self._collecting is None:
@@ -195,14 +235,10 @@ class Reflector(Generic[T]):
                 self._listed(collected, bookmark.metadata.resource_version)
                 return True
             return False
-        self._take_object(event.type, event.object)
+        self._take_undecodable(event.type, event.object)
         return False
 
-    def _take_object(self, what: EventType, raw: msgspec.Raw) -> None:
-        item = self._decoded(raw)
-        if item is None:
-            self._take_undecodable(what, raw)
-            return
+    def _take_object(self, what: EventType, item: T) -> None:
         key = item.metadata.key
         if self._collecting is not None:
             if what is EventType.DELETED:
@@ -218,6 +254,7 @@ class Reflector(Generic[T]):
 
     def _take_undecodable(self, what: EventType, raw: msgspec.Raw) -> None:
         """Keep what we know of it, as long as it is the same object and exists."""
+        self._note_undecodable(raw)
         metadata, known = _metadata(raw).metadata, self._known(raw)
         if self._collecting is not None:
             if known is not None and what is not EventType.DELETED:
@@ -234,19 +271,19 @@ class Reflector(Generic[T]):
         self._version = version
         return True
 
-    def _decoded(self, raw: msgspec.Raw) -> T | None:
-        """The object, or None when it does not fit the struct: one odd object must not blind us to the others."""
+    def _note_undecodable(self, raw: msgspec.Raw) -> None:
+        """One odd object must not blind us to the others; but somebody should know."""
         try:
-            item = self._decode(raw)
+            self._decode(raw)
         except msgspec.ValidationError as error:
             key = _metadata(raw).metadata.key
             if self.undecodable.get(key) != str(error):
                 _log.warning("%s %s cannot be read: %s", self.resource, key, error)
             self.undecodable[key] = str(error)
-            return None
+
+    def _readable(self, key: Key) -> None:
         if self.undecodable:
-            self.undecodable.pop(item.metadata.key, None)
-        return item
+            self.undecodable.pop(key, None)
 
     def _known(self, raw: msgspec.Raw) -> T | None:
         """What the cache has of an object that cannot be read now: it exists, so it is not to vanish."""

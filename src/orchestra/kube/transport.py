@@ -99,18 +99,21 @@ class Transport:
         clock = asyncio.get_running_loop().time
         while True:
             attempt += 1
-            if not urgent and method != "GET" and self.write_guard is not None and not self.write_guard():
-                raise NotLeading(f"{method} {target}")
             failure: ApiError | Unreachable
             async with contextlib.nullcontext() if urgent else self._gate:
                 began = clock()
                 try:
-                    return await self._once(method, target, body, content_type, left, rejected)
+                    credential, session, _ = await self._open_sessions(rejected)
+                    began = clock()  # a credential plugin may take its time
+                    # Asked last: who waited in line may have been deposed meanwhile.
+                    if not urgent and method != "GET" and self.write_guard is not None and not self.write_guard():
+                        raise NotLeading(f"{method} {target}")
+                    return await self._once(session, credential, method, target, body, content_type, left)
                 except (ApiError, Unreachable) as error:
                     failure = error
                 left -= clock() - began
             if isinstance(failure, ApiError) and failure.code == 401 and rejected is None:
-                rejected = self._credential
+                rejected = credential
                 continue
             delay = _delay(failure, attempt, idempotent)
             if delay is None or delay >= left:
@@ -123,15 +126,15 @@ class Transport:
 
     async def _once(
         self,
+        session: aiohttp.ClientSession,
+        credential: Credential,
         method: Method,
         target: str,
         body: bytes | None,
         content_type: str,
         left: float,
-        rejected: Credential | None,
     ) -> Answer:
-        session = (await self._open_sessions(rejected))[0]
-        headers = self._headers()
+        headers = _headers(credential)
         if body is not None:
             headers["Content-Type"] = content_type
         timeout = self._timeout if left == self._request_seconds else aiohttp.ClientTimeout(total=max(left, 0.05))
@@ -161,16 +164,16 @@ class Transport:
         """
         rejected: Credential | None = None
         for _ in range(2):
-            session = (await self._open_sessions(rejected))[1]
+            credential, _, session = await self._open_sessions(rejected)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds, sock_read=silence)
             try:
                 async with session.get(
-                    self._url(target), headers=self._headers(), timeout=timeout,
+                    self._url(target), headers=_headers(credential), timeout=timeout,
                     server_hostname=self.access.server_name, allow_redirects=False,
                 ) as response:  # fmt: skip
                     self._count(response.status, "GET")
                     if response.status == 401 and rejected is None:
-                        rejected = self._credential
+                        rejected = credential
                         continue
                     if response.status >= 300:
                         refusal = refusal_of(
@@ -199,14 +202,13 @@ class Transport:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _headers(self) -> dict[str, str]:
-        token = self._credential.token if self._credential is not None else None
-        return {} if token is None else {"Authorization": f"Bearer {token}"}
-
     def _url(self, target: str) -> URL:
         return URL(self.access.server + target, encoded=True)
 
-    async def _open_sessions(self, rejected: Credential | None) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
+    async def _open_sessions(
+        self, rejected: Credential | None
+    ) -> tuple[Credential, aiohttp.ClientSession, aiohttp.ClientSession]:
+        """What to prove who we are with, and the sessions for requests and for streams."""
         credential = self._identity.cached() if rejected is None else None
         try:
             if credential is None:
@@ -221,7 +223,7 @@ class Transport:
         sessions = self._sessions
         while len(self._retired) > 2:  # only the last generation may still have watches of use
             await self._retired.pop(0).close()
-        return sessions
+        return credential, *sessions
 
     def _session(self, credential: Credential) -> aiohttp.ClientSession:
         tls = tls_context(self.access, credential) if self.access.server.startswith("https") else False
@@ -239,6 +241,10 @@ class Transport:
         if self._sessions is not None:
             self._retired.extend(self._sessions)
             self._sessions = None
+
+
+def _headers(credential: Credential) -> dict[str, str]:
+    return {} if credential.token is None else {"Authorization": f"Bearer {credential.token}"}
 
 
 @contextlib.contextmanager

@@ -1,11 +1,15 @@
 """The lines of a watch and what they mean."""
 
 import enum
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 
 from orchestra.kube.errors import ApiError, refusal_of
 from orchestra.kube.objects import Metadata
+
+A = TypeVar("A")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -44,6 +48,13 @@ class WatchEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
+class ObjectEvent(msgspec.Struct, Generic[A]):
+    """One line about an object, decoded in one go: what nearly all lines are."""
+
+    type: EventType
+    object: A
+
+
 class Bookmark(msgspec.Struct):
     """How far the watch has come, though nothing was there to tell."""
 
@@ -53,6 +64,11 @@ class Bookmark(msgspec.Struct):
     def ends_initial_events(self) -> bool:
         """Whether all objects that existed at the start have been sent."""
         return (self.metadata.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+
+
+def object_event_decoder(kind: type[A]) -> Callable[[bytes], ObjectEvent[A]]:
+    """The decoder of lines about objects of a type. Other lines may fit by accident: look at the type."""
+    return msgspec.json.Decoder(ObjectEvent[kind]).decode  # type: ignore[valid-type]  # a type at run time
 
 
 decode_event = msgspec.json.Decoder(WatchEvent).decode

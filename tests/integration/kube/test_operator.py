@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from kube_parts import ConfigMap, connect, eventually, manifest, reflecting
-from orchestra.kube.client import EVERYTHING, Client
+from orchestra.kube.client import Client
 from orchestra.kube.errors import ApiError
 from orchestra.kube.lease import Elector, LeaseOptions
+from orchestra.kube.listing import EVERYTHING
 from orchestra.kube.manager import Manager, ManagerOptions
 from orchestra.kube.objects import CONFIG_MAPS, LEASES, Key
 from orchestra.kube.reflector import ReflectorOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kube_parts import QUICK, ConfigMap, Seen, connect, eventually, manifest, reflecting
-from orchestra.kube.client import Selection
+from orchestra.kube.listing import Selection
 from orchestra.kube.objects import CONFIG_MAPS
 from orchestra.kube.reflector import Reflector, ReflectorOptions
 from testbed.control_plane import ControlPlane
@@ -59,7 +59,7 @@ def test_two_thousand_objects_are_listed_in_pages_and_on_the_watch(control_plane
             made = [client.create(CONFIG_MAPS, namespace, manifest(f"c-{n}"), ConfigMap) for n in range(2000)]
             await asyncio.gather(*made)
             selection = Selection(namespace=namespace)
-            assert len(await client.pages(CONFIG_MAPS, selection, limit=300)) == 7
+            assert len(await client.pages(CONFIG_MAPS, ConfigMap, selection, limit=300)) == 7
             for options in (replace(LIST, page=300), QUICK):
                 async with reflecting(client, selection, options) as reflector:
                     await reflector.wait_synced()

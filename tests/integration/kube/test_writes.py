@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from kube_parts import ConfigMap, connect, eventually, manifest, pod_manifest, reflecting
-from orchestra.kube.client import Client, Selection
+from orchestra.kube.client import Client
 from orchestra.kube.errors import ApiError
 from orchestra.kube.events import EventRecorder, ObjectReference
 from orchestra.kube.expectations import Expectations
+from orchestra.kube.listing import Selection
 from orchestra.kube.objects import CONFIG_MAPS, EVENTS, PODS, SERVICES, Key, Metadata, MetadataOnly, Resource, Slim
 from orchestra.kube.status import StatusWriter
 from orchestra.kube.writes import (

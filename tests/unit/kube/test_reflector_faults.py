@@ -9,9 +9,10 @@ import pytest
 from aiohttp import web
 
 from kube_parts import QUICK, ConfigMap, Seen, eventually, misbehaving_server, reflecting
+from orchestra.kube.cache import Cache
 from orchestra.kube.client import Client
 from orchestra.kube.config import Access
-from orchestra.kube.objects import Key
+from orchestra.kube.objects import CONFIG_MAPS, Key
 from orchestra.kube.reflector import Reflector, ReflectorOptions
 
 Json = dict[str, Any]
@@ -232,6 +233,33 @@ def test_a_line_larger_than_every_buffer_comes_whole() -> None:
         assert [item.data for item in reflector.cache] == [{"x": large}]
 
     against(server, check)
+
+
+def test_a_kind_that_may_be_missing_is_empty_until_it_is_served() -> None:
+    server = Server([event("ADDED", "a", 1), bookmark(10, end=True)])
+    missing = [True]
+
+    async def serve(request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"code": 404}, status=404) if missing else await server(request)
+
+    async def run() -> None:
+        async with misbehaving_server(serve) as url, Client(Access(server=url), manager="test") as client:
+            needed = Reflector(client, CONFIG_MAPS, ConfigMap, Cache(), options=QUICK)
+            optional = Reflector(client, CONFIG_MAPS, ConfigMap, Cache(), options=QUICK, optional=True)
+            tasks = [asyncio.create_task(one.run()) for one in (needed, optional)]
+            await asyncio.wait_for(optional.wait_synced(), 30)
+            assert optional.served is False
+            await eventually("the other was told too", lambda: needed.served is False)
+            assert not needed.synced
+            tasks[0].cancel()
+            missing.clear()
+            await eventually("it is there", lambda: names(optional) == ["a"])
+            assert optional.served
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    asyncio.run(run())
 
 
 async def pieces(stream: AsyncIterator[bytes]) -> bytes:
