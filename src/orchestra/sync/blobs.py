@@ -69,7 +69,9 @@ class Blobs:
     def __init__(self, folder: Path, *, link: bool = False) -> None:
         self._folder = folder
         self._link = link
-        folder.mkdir(parents=True, exist_ok=True)
+        self._checked: set[str] = set()
+        for first in range(256):
+            (folder / f"{first:02x}").mkdir(parents=True, exist_ok=True)
 
     def has(self, name: str) -> bool:
         """Whether the blob is here. Whether it is whole is found out by reading it."""
@@ -80,13 +82,13 @@ class Blobs:
         if hash_of(content) != name:
             raise Damaged(f"content does not have the hash {name[:12]} it is called by")
         path = self._path(name)
-        path.parent.mkdir(exist_ok=True)
         draft = path.with_name(f".new-{secrets.token_hex(8)}")
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             draft.rename(path)
+            self._checked.add(name)
         except OSError:
             draft.unlink(missing_ok=True)
             raise
@@ -105,13 +107,14 @@ class Blobs:
         """Link a blob, if this is a place for links. One that has to be executable is a copy: modes are shared too."""
         if not self._link or entry.mode == "program":
             return False
-        descriptor = self._open(entry)
-        try:
-            whole = _copied(descriptor, None, entry)
-        finally:
-            os.close(descriptor)
-        if not whole:
-            self._drop(entry)
+        if entry.content not in self._checked:  # what we wrote ourselves a moment ago is not read again
+            descriptor = self._open(entry)
+            try:
+                whole = _copied(descriptor, None, entry)
+            finally:
+                os.close(descriptor)
+            if not whole:
+                self._drop(entry)
         try:
             os.link(self._path(entry.content), name, dst_dir_fd=folder, follow_symlinks=False)
         except OSError:
@@ -125,6 +128,7 @@ class Blobs:
             raise Missing(f"the content of {entry.path} is not here") from error
 
     def _drop(self, entry: Entry) -> None:
+        self._checked.discard(entry.content)
         with contextlib.suppress(FileNotFoundError):
             self._path(entry.content).unlink()
         raise Damaged(f"the content kept for {entry.path} was damaged and is dropped; fetch it again")

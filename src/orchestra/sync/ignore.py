@@ -58,9 +58,9 @@ _SECRET_FILES = (
     "credentials.toml", "credentials.ini", "credentials.csv", "*_credentials.json", ".git-credentials", ".netrc",
     ".pypirc", ".npmrc", "kubeconfig", "*.kubeconfig", "service-account*.json", "service_account*.json",
 )  # fmt: skip
-_SECRET = re.compile("|".join(fnmatch.translate(one) for one in _SECRET_FILES), re.IGNORECASE)
 # `id_*` as ssh-keygen writes them. Not `id_map.py`: a rule that eats source code would be switched off.
-_KEY = re.compile(r"id_[a-z0-9_-]+(?:\.(?:pub|bak|old|key|orig))?\Z", re.IGNORECASE)
+_KEY = r"id_[a-z0-9_-]+(?:\.(?:pub|bak|old|key|orig))?\Z"
+_SECRET = re.compile("|".join([*(fnmatch.translate(one) for one in _SECRET_FILES), _KEY]), re.IGNORECASE)
 
 _WILD = re.compile(r"(?<!\\)[*?\[]")
 _ANYWHERE = "^(?:.+/)?"
@@ -199,7 +199,7 @@ class Scope:
     def why_not(self, name: str, *, is_folder: bool) -> Reason | None:
         """Why this entry of the folder does not ship; None when it does."""
         path = self.folder + name
-        if path in self._named:
+        if self._named and path in self._named:
             return None
         full, last = (path + "/", name + "/") if is_folder else (path, name)
         rule = _deciding(self._own, full, last)
@@ -228,7 +228,9 @@ def _deciding(layers: tuple[tuple[int, Rules], ...], path: str, name: str) -> Ru
 def _secret(name: str, *, is_folder: bool) -> bool:
     if is_folder:
         return name.lower() in _SECRET_FOLDERS
-    return _SECRET.match(name) is not None or _KEY.match(name) is not None
+    if name.endswith(".py") and name[0] != ".":
+        return False  # most of a workspace, and none of the patterns: seen at a glance
+    return _SECRET.match(name) is not None
 
 
 _BUILT_IN = Rules.parse(BUILT_IN, "")

@@ -17,7 +17,7 @@ _VERSION = 1
 _MARGIN_NS = 2_000_000_000
 
 
-class _Known(msgspec.Struct, array_like=True, frozen=True):
+class _Known(msgspec.Struct, array_like=True, frozen=True, gc=False):
     size: int
     mtime: int
     ctime: int

@@ -18,7 +18,7 @@ Mode = Literal["file", "program", "link", "folder"]
 """Nothing else travels: no owner, no time, no setuid. A program is a file that may be executed."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """One path. `content` is the hash of a file or program, the target of a link, nothing for an empty folder."""
 
     path: str

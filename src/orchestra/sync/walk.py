@@ -119,9 +119,9 @@ class _Walker:
             self._result.leave(_shown(path) + ("/" if is_folder else ""), reason.words, secret=reason.secret)
             return 0
         about = entry.stat(follow_symlinks=False)
-        if not stat.S_ISREG(about.st_mode) and not is_folder and not stat.S_ISLNK(about.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(about.st_mode), "no file")
-            self._result.leave(_shown(path), f"{kind}: only files, folders and links ship")
+        kind = stat.S_IFMT(about.st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+            self._result.leave(_shown(path), f"{_KINDS.get(kind, 'no file')}: only files, folders and links ship")
             return 0
         wrong = what_is_wrong_with_name(name) or self._twins.add(path)
         if wrong:
@@ -129,7 +129,7 @@ class _Walker:
             return 0
         if is_folder:
             return self._enter(handle, name, path, about, scope, reason)
-        if stat.S_ISLNK(about.st_mode):
+        if kind == stat.S_IFLNK:
             self._result.found.append(Found(path, "link", about, os.readlink(name, dir_fd=handle)))
         else:
             self._result.found.append(Found(path, "file", about))
