@@ -11,7 +11,7 @@ await manager.run(stop)
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -64,6 +64,7 @@ class Manager:
         self._caches: dict[tuple[Resource, type, str, str], Cache[Any]] = {}
         self._reflectors: list[Reflector[Any]] = []
         self._controllers: list[Controller[Any]] = []
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
         self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.health.add_check("caches", self._caches_problem)
         if lease is not None:
@@ -107,9 +108,16 @@ class Manager:
         self._controllers.append(made)
         return made
 
-    def background(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Something that runs from start to end, leader or not (an event recorder). Its failure is the process's."""
+    def background(
+        self, run: Callable[[], Coroutine[Any, Any, None]], *, at_end: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Something that runs from start to end, leader or not (an event recorder). Its failure is the process's.
+
+        `at_end` is awaited when a leader has ended its work in good order, and may still write.
+        """
         self._background.append(run)
+        if at_end is not None:
+            self._at_end.append(at_end)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set: then what was begun is ended, the lease is released, and all is closed.
@@ -166,6 +174,8 @@ class Manager:
                 drained = await asyncio.gather(*(one.drain(self.options.drain_seconds) for one in self._controllers))
                 if not all(drained):
                     _log.warning("not all work ended within %g s; it is cancelled", self.options.drain_seconds)
+                for end in self._at_end:
+                    await end()
         finally:
             await _cancel([*running, stopped])
         for task in running:

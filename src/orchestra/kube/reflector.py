@@ -107,15 +107,17 @@ class Reflector(Generic[T]):
         """Until cancelled. Errors of the server and of the network are logged and waited out, for ever."""
         while True:
             began = self._clock()
+            error: Exception | None = None
             try:
                 await self._once()
-                if self._clock() - began >= 1.0:
-                    continue  # an ordinary end: the server closes each watch after some minutes
-                error: Exception | None = None  # ended as soon as it began: do not dial in a hot loop
             except (KubeError, msgspec.DecodeError) as caught:
                 error = caught
-            if self._clock() - began >= _HEALTHY_SECONDS:
+            lasted = self._clock() - began
+            if lasted >= _HEALTHY_SECONDS:
                 self._failures = 0
+            if error is None and lasted >= 1.0:
+                continue  # an ordinary end: the server closes each watch after some minutes
+            # Refused, broken, or ended as soon as it began: not to become a hot loop.
             self._failures += 1
             delay = self._options.backoff.delay(self._failures)
             if isinstance(error, ApiError):

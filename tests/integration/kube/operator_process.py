@@ -18,7 +18,7 @@ from orchestra.kube.manager import Manager, ManagerOptions
 from orchestra.kube.objects import CONFIG_MAPS, Key, Metadata, MetadataOnly, Slim
 from orchestra.kube.writes import Child, create_child
 
-OPTIONS = LeaseOptions(duration=3.0, renew=2.0, retry=0.3)
+OPTIONS = LeaseOptions(duration=5.0, renew=4.0, retry=0.4)
 
 
 class Job(Slim, frozen=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -109,7 +110,7 @@ def test_an_operator_with_a_role_in_one_namespace_is_ready_and_tells(
         done: list[str] = []
         async with connect(kubeconfig) as client:
             options = ManagerOptions(namespaces=(namespace,), health=("127.0.0.1", 0))
-            lease = Elector(client, Key(namespace, "operator"), "here", options=LeaseOptions(3.0, 2.0, 0.2))
+            lease = Elector(client, Key(namespace, "operator"), "here", options=LeaseOptions(5.0, 4.0, 0.2))
             manager = Manager(client, lease=lease, options=options)
             manager.on_health_port = ports.append
             jobs = manager.cache(CONFIG_MAPS, ConfigMap, labels="job")
@@ -119,6 +120,12 @@ def test_an_operator_with_a_role_in_one_namespace_is_ready_and_tells(
                 done.append(key.name)
 
             manager.controller("job", reconcile).watch(jobs, lambda job: [job.metadata.key])
+            may_write: list[bool] = []
+
+            async def at_end() -> None:
+                may_write.append(lease.leading())
+
+            manager.background(asyncio.Event().wait, at_end=at_end)  # type: ignore[arg-type]  # it never ends
             assert manager.health.ready() == ["caches: not yet whole: configmaps"]
             stop = asyncio.Event()
             running = asyncio.create_task(manager.run(stop))
@@ -135,6 +142,7 @@ def test_an_operator_with_a_role_in_one_namespace_is_ready_and_tells(
                 assert name in text
             stop.set()
             await asyncio.wait_for(running, 30)
+            assert may_write == [True]
             assert holder(control_plane, namespace) == ""
 
     asyncio.run(run())
@@ -255,6 +263,25 @@ def test_a_plugin_says_who_we_are_and_is_asked_again_when_refused(
             assert not await reads(client, namespace)
             token.write_text(token_of(control_plane.admin_kubeconfig))
             assert await reads(client, namespace)
+
+    asyncio.run(run())
+
+
+def test_a_plugin_may_hand_out_a_client_certificate(control_plane: ControlPlane, tmp_path: Path) -> None:
+    pair = control_plane.certificate_authority.client("jane", ["system:masters"])
+    status = {"clientCertificateData": pair.certificate.decode(), "clientKeyData": pair.key.decode()}
+    (tmp_path / "printed").write_text(json.dumps({"kind": "ExecCredential", "status": status}))
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "cat",
+        "args": [str(tmp_path / "printed")],
+        "provideClusterInfo": True,
+    }
+    kubeconfig = with_user(control_plane.admin_kubeconfig, tmp_path, {"exec": plugin})
+
+    async def run() -> None:
+        async with connect(kubeconfig) as client:
+            assert len(await client.list_all(CONFIG_MAPS, ConfigMap)) > 0
 
     asyncio.run(run())
 

@@ -14,7 +14,7 @@ from orchestra.kube.lease import Elector, LeadershipLost, LeaseOptions, LeaseSpe
 from orchestra.kube.objects import Key
 
 KEY = Key("system", "operator")
-FAST = LeaseOptions(duration=1.5, renew=1.0, retry=0.1)
+FAST = LeaseOptions(duration=3.0, renew=2.0, retry=0.1)
 
 
 def held(by: str | None, renewed: str = "1", seconds: int = 15) -> LeaseSpec:
@@ -106,7 +106,7 @@ def test_the_lease_is_released_only_after_the_work_has_ended() -> None:
             try:
                 await for_ever()
             finally:
-                await asyncio.sleep(1.2)  # longer than the lease may go unrenewed
+                await asyncio.sleep(2.2)  # longer than the lease may go unrenewed
                 holders.append(server.holder())
 
         first = candidate(client, "first")
@@ -121,7 +121,7 @@ def test_the_lease_is_released_only_after_the_work_has_ended() -> None:
         assert server.holder() == ""
         second = candidate(client, "second")
         next_one = asyncio.create_task(second.lead(for_ever))
-        await eventually("the next leads at once", second.leading, timeout=1.0)
+        await eventually("the next leads at once", second.leading, timeout=2.5)
         next_one.cancel()
         await asyncio.wait({next_one})
 
@@ -147,7 +147,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
         await eventually("it leads", leader.leading)
         server.fault = hang
         began = asyncio.get_running_loop().time()
-        with pytest.raises(LeadershipLost, match=r"could not be renewed within 1 s"):
+        with pytest.raises(LeadershipLost, match=r"could not be renewed within 2 s"):
             await task
         assert stopped == [True]
         assert asyncio.get_running_loop().time() - began < FAST.duration
