@@ -43,13 +43,15 @@ class Index:
     whose clock is behind ours by more than the margin.
     """
 
-    def __init__(self, file: Path, folder: Path, now: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, file: Path | None, folder: Path, now: Callable[[], int] = time.time_ns) -> None:
         self._file = file
         self._root = str(folder)
         self._now = now
         self._known: dict[str, _Known] = {}
         self._used: dict[str, _Known] = {}
         self._dirty = False
+        if file is None:
+            return
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             loaded = msgspec.msgpack.decode(file.read_bytes(), type=_File)
             if (loaded.version, loaded.root) == (_VERSION, self._root):
@@ -57,11 +59,15 @@ class Index:
 
     @staticmethod
     def of(folder: Path, cache: Path | None = None) -> Index:
-        """The index of a folder, in the user's cache."""
+        """The index of a folder, in the user's cache; where there is no home for one, nothing is remembered."""
         resolved = folder.resolve()
-        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        place = cache or Path(home) / "orchestra" / "index"
-        return Index(place / hash_of(os.fsencode(resolved))[:32], resolved)
+        if cache is None:
+            try:
+                home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+            except RuntimeError:  # a container with a user that nobody knows
+                return Index(None, resolved)
+            cache = Path(home) / "orchestra" / "index"
+        return Index(cache / hash_of(os.fsencode(resolved))[:32], resolved)
 
     def hash_of(self, path: str, about: os.stat_result, read: Callable[[], tuple[str, os.stat_result]]) -> str:
         """The file's hash; calls `read` only if it is not known for certain."""
@@ -77,7 +83,7 @@ class Index:
 
     def save(self) -> None:
         """Keep what is known for the next time. A cache: failing to write it is no failure."""
-        if not self._dirty and len(self._used) == len(self._known):
+        if self._file is None or (not self._dirty and len(self._used) == len(self._known)):
             return
         data = msgspec.msgpack.encode(_File(_VERSION, self._root, self._used))
         with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ RANGE = 8 << 20
 PART = 16 << 20
 SMALL_AT_ONCE = 32
 PARTS_AT_ONCE = 6
-_REQUEST_S = 60
+_REQUEST_S = 120
 _CONNECT_S = 5
 
 
@@ -49,6 +49,7 @@ class Remote:
 
     def __init__(self, url: str, *, patience: Patience | None = None, create: bool = True) -> None:
         self.url = shown(url)
+        self._folder = Path(unquote(urlsplit(url).path)) if url.startswith("file://") else None
         self._pid = os.getpid()
         self._patience = patience or Patience()
         self.pace = Pace(SMALL_AT_ONCE)
@@ -79,6 +80,7 @@ class Remote:
                 if isinstance(fault_of(error), AlreadyThere):
                     return False
                 raise
+            self._settle(key)
             return True
 
         return self._call(f"write {key}", put)
@@ -104,6 +106,7 @@ class Remote:
                 chunk_size=PART,
                 max_concurrency=PARTS_AT_ONCE,
             )
+            self._settle(key)
 
         self._call(f"write {key}", put)
 
@@ -194,6 +197,17 @@ class Remote:
                     break
             return [future.result() for future in futures if not future.cancelled()]
 
+    def _settle(self, key: str) -> None:
+        """Wait until the disk has it, where the store is a folder: what was reported as there outlives a power cut."""
+        if self._folder is None:
+            return
+        for path in (self._folder / key, (self._folder / key).parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
     def _call(self, what: str, action: Callable[[], Result]) -> Result:
         if os.getpid() != self._pid:
             raise SyncError("this process was forked from one that used the object store; start a new program instead")
@@ -232,6 +246,15 @@ def _open(url: str, *, retries: int, create: bool) -> ObjectStore:
         )
     except (BaseError, OSError, ValueError) as error:
         raise fault_of(error).told("open", shown(url)) from None
+
+
+def located(url: str, *, patience: Patience | None = None, create: bool = True) -> tuple[Remote, str]:
+    """A URL that may name a folder or a single object: the place above it, and the last part of its name."""
+    parts = urlsplit(url.rstrip("/"))
+    above, _, last = parts.path.rpartition("/")
+    if not last:
+        return Remote(url, patience=patience, create=create), ""
+    return Remote(parts._replace(path=above or "/").geturl(), patience=patience, create=create), unquote(last)
 
 
 def _plain_http_is_meant() -> bool:

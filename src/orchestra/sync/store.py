@@ -30,7 +30,7 @@ from orchestra.sync.snapshot import Snapshot
 _PACKS_ASKED = 256
 _PACKS_OF_ONE = 32
 _WHOLE = 1 << 20
-_ONE_REQUEST = 64 << 20
+_ONE_REQUEST = 32 << 20
 _AT_ONCE = 4
 
 Progress = Callable[[int, int], None]

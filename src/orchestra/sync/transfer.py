@@ -193,12 +193,16 @@ def _look(folder: Path, index: Index, quiet: float, growing: tuple[str, ...]) ->
 def down(remote: Remote, prefix: str, folder: Path, *, progress: Progress | None = None) -> Moved:
     """Download everything below a prefix, what is not here yet, each file complete or not there.
 
-    A file is taken to be here if its size and time are those of the object, which is how we leave it. Names that
-    lead out of the folder, or are one on some disks, refuse the whole transfer before the first byte.
+    A prefix that is itself an object is that one file. A file is taken to be here if its size and time are those of
+    the object, which is how we leave it. Names that lead out of the folder, or are one on some disks, refuse the
+    whole transfer before the first byte.
     """
     items = [item for item in remote.listing(prefix) if _path(prefix, item) != MARKER]
-    if not items and remote.look(prefix) is None:
-        raise Missing(f"there is nothing at {remote.url}/{prefix}".rstrip("/"))
+    if not items:
+        only = remote.look(prefix) if prefix else None
+        if only is None:
+            raise Missing(f"there is nothing at {remote.url}/{prefix}".rstrip("/"))
+        items, prefix = [only], prefix.rpartition("/")[0]
     _refuse_names([_path(prefix, item) for item in items])
     promised = _marker(remote, prefix)
     folder.mkdir(parents=True, exist_ok=True)

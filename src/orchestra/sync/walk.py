@@ -15,6 +15,7 @@ from orchestra.sync.paths import Twins, what_is_wrong_with_name
 
 _RULES_AT_MOST = 1 << 20
 _TOLD_AT_MOST = 10_000
+_DEEPEST = 100
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -138,6 +139,9 @@ class _Walker:
     def _enter(
         self, handle: int, name: str, path: str, about: os.stat_result, scope: Scope, above: Reason | None
     ) -> int:
+        if path.count("/") >= _DEEPEST:
+            self._result.problems.append(Problem(path, f"folders are nested more than {_DEEPEST} deep"))
+            return 0
         inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
         try:
             ships = self.visit(inner, path, scope, above)

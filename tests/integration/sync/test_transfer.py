@@ -14,7 +14,7 @@ from orchestra.api.problem import Invalid
 from orchestra.sync.errors import Changed, Missing, NoAccess, Unreachable
 from orchestra.sync.landing import fetch
 from orchestra.sync.pace import Patience
-from orchestra.sync.remote import Remote
+from orchestra.sync.remote import Remote, located
 from orchestra.sync.transfer import MARKER, Moving, down, up
 from testbed.object_store import ObjectStore
 from testbed.proxy import TcpProxy
@@ -112,6 +112,16 @@ def test_nothing_there_is_an_error_and_not_an_empty_folder(remote: Remote, tmp_p
     with pytest.raises(Missing, match="there is nothing at"):
         down(remote, "data", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_url_of_a_single_object_is_one_file(remote: Remote, url: str, tmp_path: Path) -> None:
+    remote.put_new("data/train.bin", b"tokens")
+    for at in (f"{url}/data/train.bin", f"{url}/data/", f"{url}/data"):
+        into = tmp_path / at.rstrip("/").rpartition("/")[2]
+        assert down(*located(at, create=False), into).files + down(*located(at), into).unchanged >= 1
+        assert files(into) == {"train.bin": b"tokens"}
+    with pytest.raises(Missing):
+        down(*located(f"{url}/data/train"), tmp_path / "new")
 
 
 def test_keys_that_cannot_be_files_refuse_the_whole_transfer(remote: Remote, tmp_path: Path) -> None:
