@@ -111,7 +111,7 @@ def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 
 def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Stop gracefully: deleting a pod sends its agent a stop, which saves first. Then rest."""
-    here = tuple(pod for pod in seen.pods if not pod.ended)
+    here = seen.pods
     if here:
         asked = _told(job, status.status_of(job).phase or "Running", "Suspending", "saving and stopping", now)
         return replace(asked, delete=tuple(pod for pod in here if not pod.leaving))

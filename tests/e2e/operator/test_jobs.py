@@ -1,0 +1,98 @@
+"""TorchrunJobs on two real nodes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from testbed.api import ApiError
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+
+SMOKE = "python -m orchestra.train.smoke --epochs 2"
+LONG = "python -m orchestra.train.smoke --epochs 2 --checkpoint-every 2 --step-delay 0.4"
+LOSS = re.compile(r"\[DONE\] steps=(\d+) loss=([0-9.]+)")
+
+
+def final(site: Any, name: str) -> tuple[int, float]:
+    for pod in site.pods(name):
+        found = LOSS.search(site.log(pod["metadata"]["name"]))
+        if found:
+            return int(found[1]), float(found[2])
+    raise AssertionError("no rank said DONE")
+
+
+def test_a_job_trains_on_two_nodes_to_the_same_loss_as_on_one_machine(site: Any) -> None:
+    site.queue()
+    site.job("trains", SMOKE)
+    status = site.phase("trains", "Succeeded", "Failed")
+    assert status["phase"] == "Succeeded", status
+    assert (status["nodes"], status["procsPerNode"], status["gpus"], status["attempt"]) == (2, 1, 2, 1)
+    steps, loss = final(site, "trains")
+    assert steps == 32
+    assert loss == pytest.approx(0.03854496, abs=1e-4)
+    assert {pod["spec"]["nodeName"] for pod in site.pods("trains")} <= {"n0", "n1"}
+    listed = site.cluster.kubectl("-n", site.namespace, "get", "torchrunjobs").splitlines()
+    assert "Succeeded" in listed[1]
+
+
+def test_a_deleted_worker_starts_a_new_attempt_for_free_and_suspend_saves(site: Any) -> None:
+    site.queue()
+    site.job("bumpy", LONG, restartPolicy="OnFailure", maxRestarts=0)
+    site.wait("bumpy", lambda status: (status.get("progress") or {}).get("checkpointStep"))
+    site.kill_operator()  # and what happens meanwhile is found by the next one
+    worker = site.pods("bumpy")[0]["metadata"]["name"]
+    site.cluster.api.delete(f"/api/v1/namespaces/{site.namespace}/pods/{worker}", grace_seconds=0)
+    site.start_operator()
+    status = site.wait("bumpy", lambda status: status.get("attempt") == 2 and status["phase"] == "Running")
+    assert status["restarts"] == 0, "it was not the job's fault"
+    site.wait("bumpy", lambda status: ((status.get("progress") or {}).get("step") or 0) > 4)
+    site.cluster.api.patch(site.path("torchrunjob", "bumpy"), {"spec": {"suspend": True}})
+    site.phase("bumpy", "Suspended")
+    assert not site.pods("bumpy")
+    site.cluster.api.patch(site.path("torchrunjob", "bumpy"), {"spec": {"suspend": False}})
+    status = site.phase("bumpy", "Succeeded", "Failed")
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 3)
+    assert final(site, "bumpy")[0] == 32
+
+
+def test_a_job_waits_for_its_queue_and_a_failure_names_its_rank(site: Any) -> None:
+    script = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('rank one is unwell')\ntime.sleep(60)"
+    site.job("patient", ["python", "-c", script], restartPolicy="Never")
+    status = site.wait("patient", lambda status: status.get("conditions"))
+    assert (status["phase"], status["conditions"][0]["reason"]) == ("Pending", "QueueNotFound")
+    assert not site.pods("patient")
+    site.queue()
+    status = site.phase("patient", "Failed")
+    assert (status["failure"]["rank"], status["failure"]["reason"]) == (1, "Exception")
+    assert "rank one is unwell" in status["failure"]["message"]
+
+
+def test_what_cannot_run_is_refused_before_any_child_exists(site: Any) -> None:
+    site.queue(gpus=8)
+    site.job("uneven", SMOKE, numGPUs=13)
+    status = site.wait("uneven", lambda status: status.get("conditions"))
+    (valid,) = [c for c in status["conditions"] if c["type"] == "Valid"]
+    assert valid["status"] == "False"
+    assert "12 and 14" in valid["message"]
+    site.job("strange", {"not": "a command"})
+    status = site.wait("strange", lambda status: status.get("conditions"))
+    assert any(c["type"] == "Valid" and c["status"] == "False" for c in status["conditions"])
+    for name in ("uneven", "strange"):
+        assert not site.pods(name)
+        with pytest.raises(ApiError, match="404"):
+            site.cluster.api.get(f"/api/v1/namespaces/{site.namespace}/services/{name}")
+
+
+def test_a_stranger_of_the_same_name_is_left_alone(site: Any) -> None:
+    site.queue()
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"}, "spec": {"clusterIP": "None"}}
+    path = f"/api/v1/namespaces/{site.namespace}/services"
+    before = site.cluster.api.create(path, service)
+    site.job("taken", SMOKE)
+    site.wait("taken", lambda _: "exists and does not belong" in site.operator_log())
+    site.cluster.api.delete(site.path("torchrunjob", "taken"))
+    assert site.cluster.api.get(f"{path}/taken")["metadata"]["uid"] == before["metadata"]["uid"]
+    assert not site.pods("taken")
