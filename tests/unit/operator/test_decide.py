@@ -1,0 +1,266 @@
+"""The operator's decisions, as a pure function of what it sees and the time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_job, a_queue
+from orchestra.api.base import to_builtins
+from orchestra.api.job import Progress, TorchrunJob, TorchrunJobStatus
+from orchestra.api.problem import Problem
+from orchestra.kube.objects import Metadata, OwnerReference
+from orchestra.operator.attempt import plan_attempt, pod_children, shared_children
+from orchestra.operator.decide import Decision, Observation, decide
+from orchestra.operator.kinds import ContainerState, ContainerStatus, PodObject, PodStatus, Terminated, Waiting
+from orchestra.plan import status
+
+NOW = 1_800_000_000.0
+UID = "uid-1"
+
+
+def a_pod(index: int, phase: str = "Running", attempt: int = 1, *, leaving: bool = False, ended: Terminated | None = None,
+          waiting: Waiting | None = None, role: str = "worker") -> PodObject:  # fmt: skip
+    state = ContainerState(terminated=ended, waiting=waiting)
+    labels = {"torchrun.ai/role": role, "torchrun.ai/attempt": str(attempt), "torchrun-node-index": str(index)}
+    owner = OwnerReference(api_version="torchrun.ai/v1alpha1", kind="TorchrunJob", name="job", uid=UID, controller=True)
+    meta = Metadata(name=f"job-{index}-{attempt}-{role}", namespace="ns", uid=f"pod-{index}", labels=labels, owner_references=(owner,),
+                    deletion_timestamp="2027-01-01T00:00:00Z" if leaving else None)  # fmt: skip
+    return PodObject(
+        metadata=meta, status=PodStatus(phase=phase, container_statuses=(ContainerStatus(name="trainer", state=state),))
+    )
+
+
+def ended(index: int, state: str, attempt: int = 1, **result: Any) -> PodObject:
+    code = {"done": 0, "stopped": 75, "hang": 76}.get(state, 1)
+    message = json.dumps({"state": state, **result})
+    return a_pod(
+        index, "Succeeded" if code == 0 else "Failed", attempt, ended=Terminated(exit_code=code, message=message)
+    )
+
+
+def seen(job: TorchrunJob, *pods: PodObject, progress: Progress | None = None) -> Observation:
+    made = plan_attempt(a_queue(), job, UID, max(1, status.status_of(job).attempt or 1))
+    return Observation(job=job, plan=made, problems=(), queue_missing=False, pods=pods, progress=progress)
+
+
+def job(phase: str | None = None, attempt: int = 0, created: bool = True, **spec: Any) -> TorchrunJob:
+    """A two-node job as it stands in a phase."""
+    made = a_job(numGPUs=16, **spec)
+    if phase is None:
+        return made
+    made = status.with_status(made, attempt=attempt)
+    made = status.in_phase(made, phase, "Test", "test", NOW - 100)  # type: ignore[arg-type]
+    condition = {
+        "type": "Created",
+        "status": "True" if created else "False",
+        "reason": "r",
+        "message": "m",
+        "lastTransitionTime": "2027-01-01T00:00:00Z",
+    }
+    conditions = [
+        *status.status_of(made).conditions,
+        msgspec.convert(condition, type(status.status_of(made).conditions[0])),
+    ]
+    return status.with_status(made, conditions=conditions)
+
+
+def names(pods: tuple[PodObject, ...]) -> list[str]:
+    return [pod.metadata.name for pod in pods]
+
+
+def test_a_new_job_starts_its_first_attempt() -> None:
+    made = decide(seen(job()), NOW)
+    assert (made.status.phase, made.status.attempt, made.create, made.guarded) == ("Provisioning", 1, True, True)
+    assert (made.status.nodes, made.status.procs_per_node, made.status.gpus) == (2, 8, 16)
+
+
+def test_a_crash_in_the_middle_of_creating_goes_on_creating() -> None:
+    made = decide(seen(job("Provisioning", 1, created=False), a_pod(0)), NOW)
+    assert made.create
+    assert made.status.attempt == 1
+
+
+def test_all_running_is_running_and_all_done_is_success() -> None:
+    made = decide(seen(job("Provisioning", 1), a_pod(0), a_pod(1)), NOW)
+    assert made.status.phase == "Running"
+    assert made.status.start_time
+    store = a_pod(-1, role="store")
+    made = decide(seen(job("Running", 1), ended(0, "done"), ended(1, "done"), store), NOW)
+    assert made.status.phase == "Succeeded"
+    assert names(made.delete) == [store.metadata.name]
+
+
+def test_one_done_and_one_running_is_no_end() -> None:
+    assert decide(seen(job("Running", 1), ended(0, "done"), a_pod(1)), NOW).status.phase == "Running"
+
+
+def test_a_failure_waits_a_moment_for_the_others_and_then_blames_the_first() -> None:
+    failure = {"rank": 3, "reason": "Exception", "message": "boom", "time": NOW - 1}
+    first = decide(seen(job("Running", 1), a_pod(0), ended(1, "failed", failure=failure)), NOW)
+    assert first.status.phase == "Running"
+    assert first.look_again == pytest.approx(4)
+    later = decide(seen(job("Running", 1), a_pod(0), ended(1, "failed", failure=failure)), NOW + 10)
+    assert later.status.phase == "Pending"
+    assert later.status.failure is not None
+    assert later.status.failure.rank == 3
+    assert names(later.delete) == [a_pod(0).metadata.name]
+    assert (later.status.restarts, later.status.budget.spent if later.status.budget else None) == (1, 1)
+
+
+def test_a_spent_budget_fails_the_job() -> None:
+    failure = {"rank": 0, "reason": "Exception", "message": "boom", "time": NOW - 60}
+    made = decide(
+        seen(job("Running", 1, restartPolicy="Never"), ended(0, "failed", failure=failure), ended(1, "failed")), NOW
+    )
+    assert (made.status.phase, made.status.failure.reason if made.status.failure else None) == ("Failed", "Exception")
+
+
+@pytest.mark.parametrize("pods", [(a_pod(0),), (a_pod(0), a_pod(1, leaving=True))])
+def test_a_worker_that_somebody_deletes_is_preemption_and_free(pods: tuple[PodObject, ...]) -> None:
+    made = decide(seen(job("Running", 1, maxRestarts=0), *pods), NOW)
+    assert made.status.phase == "Pending"
+    assert made.status.restarts == 0
+    assert made.status.budget is not None
+    assert (made.status.budget.spent, made.status.budget.free_retries) == (0, 1)
+
+
+def test_a_new_attempt_waits_for_the_pause_and_for_old_pods() -> None:
+    waiting = job("Pending", 1)
+    budget = msgspec.convert({"notBefore": status.timestamp(NOW + 30)}, type(TorchrunJobStatus().budget or _budget()))
+    paused = status.with_status(waiting, budget=budget)
+    assert not decide(seen(paused), NOW).create
+    assert decide(seen(paused), NOW).look_again == pytest.approx(30, abs=1)
+    assert decide(seen(paused), NOW + 31).create
+    assert not decide(seen(waiting, a_pod(0)), NOW).create, "never two live copies"
+    assert decide(seen(waiting, ended(0, "failed")), NOW).create
+
+
+def _budget() -> Any:
+    from orchestra.api.job import RestartBudget
+
+    return RestartBudget()
+
+
+def test_suspending_deletes_gracefully_and_rests_when_all_are_gone() -> None:
+    asked = decide(seen(job("Running", 1, suspend=True), a_pod(0), a_pod(1, leaving=True)), NOW)
+    assert names(asked.delete) == [a_pod(0).metadata.name]
+    assert asked.status.phase == "Running"
+    done = decide(seen(job("Running", 1, suspend=True), progress=Progress(checkpoint_step=7)), NOW)
+    assert done.status.phase == "Suspended"
+    assert "step 7" in str(done.status.conditions)
+    resumed = decide(seen(job("Suspended", 1)), NOW)
+    assert (resumed.create, resumed.status.attempt) == (True, 2)
+
+
+def test_a_missing_queue_and_an_impossible_size_wait_with_the_reason() -> None:
+    missing = Observation(job=job(), plan=None, problems=(), queue_missing=True, pods=(), progress=None)
+    made = decide(missing, NOW)
+    assert (made.status.phase, made.create) == ("Pending", False)
+    assert "no TorchrunQueue" in str(made.status.conditions)
+    wrong = Observation(
+        job=job(), plan=None, problems=(Problem("spec.numGPUs", "odd"),), queue_missing=False, pods=(), progress=None
+    )
+    assert any(c.type == "Valid" and c.status == "False" for c in decide(wrong, NOW).status.conditions)
+
+
+def test_deadline_ttl_and_pending_timeout() -> None:
+    late = status.with_status(job("Running", 1, activeDeadlineSeconds=60), start_time=status.timestamp(NOW - 61))
+    made = decide(seen(late, a_pod(0), a_pod(1)), NOW)
+    assert (made.status.phase, len(made.delete)) == ("Failed", 2)
+    over = status.with_status(
+        job("Succeeded", 1, ttlSecondsAfterFinished=10), completion_time=status.timestamp(NOW - 11)
+    )
+    assert decide(seen(over), NOW).delete_job
+    fresh = status.with_status(over, completion_time=status.timestamp(NOW - 4))
+    assert not decide(seen(fresh), NOW).delete_job
+    assert decide(seen(fresh), NOW).look_again == pytest.approx(6)
+    stuck = job("Provisioning", 1, lifecycle={"pendingTimeoutSeconds": 50})
+    image = a_pod(1, "Pending", waiting=Waiting(reason="ImagePullBackOff", message="no such image"))
+    made = decide(seen(stuck, a_pod(0, "Pending"), image), NOW)
+    assert made.status.phase == "Failed"
+    assert "ImagePullBackOff" in str(made.status.conditions)
+
+
+_PODS = st.lists(
+    st.one_of(
+        st.builds(
+            a_pod, st.integers(0, 1), st.sampled_from(["Pending", "Running"]), st.integers(0, 2), leaving=st.booleans()
+        ),
+        st.builds(ended, st.integers(0, 1), st.sampled_from(["done", "stopped", "failed", "hang"]), st.integers(0, 2)),
+    ),
+    max_size=4,
+)
+
+
+@given(
+    phase=st.sampled_from([None, "Pending", "Provisioning", "Running", "Suspended", "Succeeded", "Failed"]),
+    attempt=st.integers(0, 2), created=st.booleans(), suspend=st.booleans(), pods=_PODS,
+)  # fmt: skip
+def test_whatever_it_sees_it_decides_the_same_twice_and_keeps_its_promises(
+    phase: str | None, attempt: int, created: bool, suspend: bool, pods: list[PodObject]
+) -> None:
+    observed = seen(job(phase, attempt, created, suspend=suspend), *pods)
+    first, second = decide(observed, NOW), decide(observed, NOW)
+    assert first == second
+    _keeps_promises(first, observed)
+
+
+def _keeps_promises(made: Decision, observed: Observation) -> None:
+    before = status.status_of(observed.job)
+    if made.create:
+        older = [pod for pod in observed.pods if not pod.ended and pod.attempt != made.status.attempt]
+        assert not older, "a new attempt never starts beside a living old pod"
+        assert not observed.job.spec.suspend
+    if before.phase in status.FINISHED:
+        assert made.status.phase == before.phase, "an end is an end"
+    assert (made.status.attempt or 0) - (before.attempt or 0) in (0, 1)
+    assert all(not pod.leaving for pod in made.delete), "nothing is deleted twice"
+
+
+# ---- objects
+
+
+def test_objects_of_an_attempt_have_names_owners_and_labels() -> None:
+    queue = a_queue(
+        storage={"checkpoints": {"retain": True}, "workspace": {}},
+        scheduling={"spread": True},
+        securityContext={"fsGroup": 1, "privileged": False},
+    )
+    made = plan_attempt(
+        queue, a_job(numGPUs=16, secrets=[{"name": "hf", "key": "T"}, {"name": "all"}], labels={"team": "x"}), UID, 2
+    )
+    meta = Metadata(name="job", namespace="ns", uid=UID)
+    shared = {child.key.name: child.body for child in shared_children(made, meta)}
+    assert set(shared) == {"job", "job-workspace", "job-checkpoints"}
+    assert "ownerReferences" not in to_builtins(shared["job-checkpoints"])["metadata"], (
+        "a retained claim outlives the job"
+    )
+    pods = {child.key.name: to_builtins(child.body) for child in pod_children(made, meta, 2)}
+    assert list(pods) == ["job-rdzv-r2", "job-0-r2", "job-1-r2"]
+    pod = pods["job-1-r2"]
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
+    assert pod["metadata"]["labels"]["team"] == "x"
+    assert pod["metadata"]["labels"]["torchrun-node-index"] == "1"
+    (trainer,) = pod["spec"]["containers"]
+    assert trainer["resources"]["limits"] == {"cpu": "96", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    assert trainer["securityContext"] == {"privileged": False}
+    assert pod["spec"]["securityContext"] == {"fsGroup": 1}
+    assert trainer["envFrom"] == [{"secretRef": {"name": "all"}}]
+    spec = json.loads(next(one["value"] for one in trainer["env"] if one["name"] == "ORCHESTRA_SPEC"))
+    assert "--rdzv-endpoint=job-rdzv-r2.job:29500" in spec["launcherArgv"]
+    assert "--local-addr=job-1-r2.job" in spec["launcherArgv"]
+    assert spec["env"]["MASTER_ADDR"] == "job-0-r2.job"
+    assert "T" not in spec["env"], "secrets are references, never values"
+
+
+def test_one_node_needs_no_store_of_its_own() -> None:
+    made = plan_attempt(a_queue(), a_job(numGPUs=8), UID, 1)
+    children = pod_children(made, Metadata(name="job", namespace="ns", uid=UID), 1)
+    assert [child.key.name for child in children] == ["job-0"]
+    assert any("is_host=1" in word for word in made.nodes[0].argv)
