@@ -67,7 +67,7 @@ async def run(args: argparse.Namespace) -> None:
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
         controller.watch(pods, lambda pod: [job.metadata.key for job in by_uid.get(pod.metadata.controller_uid)])
         controller.watch(queues, lambda queue: [job.metadata.key for job in jobs if _names(job, queue)])
-        manager.background(events.run)
+        manager.background(events.run, at_end=events.flush)
         manager.background(board.run)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
