@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "validate": "check job and queue files; every mistake with its line",
     "plan": "show what would run and why, before it does",
     "render": "write the job as StatefulSet, Job, PyTorchJob or TrainJob",
+    "convert": "turn existing manifests or a torchrun line into a job file",
     "completion": "print the completion script for your shell",
     "version": "print the version",
 }

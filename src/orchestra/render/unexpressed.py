@@ -48,6 +48,7 @@ def unexpressed(queue: TorchrunQueue, job: TorchrunJob, plan: Plan, target: Targ
         *_by_target(found, target),
         *_gang(found, plan, target),
         *_hang(found, plain),
+        *_rendezvous(found, plan),
         *_code(found, plan),
         *_sync(found, plan),
         *_claims(found, plan),
@@ -108,6 +109,13 @@ def _hang(found: Given, plain: bool) -> Iterator[Unexpressed]:
     if plain:
         path = "lifecycle.hangTimeoutSeconds"
         yield from found.lost(path, "a shell script does not notice a hang", "render without --plain")
+
+
+def _rendezvous(found: Given, plan: Plan) -> Iterator[Unexpressed]:
+    if plan.launch.launcher == "deepspeed":
+        for name in ("rdzvBackend", "rdzvEndpoint"):
+            reason = "deepspeed meets at the first node, without a store"
+            yield from found.lost(f"distributed.{name}", reason, "remove it, or launch with torchrun")
 
 
 def _code(found: Given, plan: Plan) -> Iterator[Unexpressed]:

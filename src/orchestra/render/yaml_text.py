@@ -10,6 +10,7 @@ taken off again by `without_comments`. The same input gives the same bytes: keys
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import yaml
 
 _WIDTH = 110
+# Text that another reader of YAML would take for a number, a time or a truth: 3e-3 is text to PyYAML alone.
+_AMBIGUOUS = re.compile(r"^[-+]?\.?[0-9][0-9a-fA-FxXoO_.:+-]*$|^[yYnN]$")
 
 
 def without_comments(value: Any) -> Any:
@@ -99,7 +102,8 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str) and ("\n" in value or not value.isprintable()):
         dumped = yaml.safe_dump(value, default_style='"', width=float("inf"), allow_unicode=True)
     else:
-        dumped = yaml.safe_dump(value, width=float("inf"), allow_unicode=True)
+        style = "'" if isinstance(value, str) and _AMBIGUOUS.match(value) else None
+        dumped = yaml.safe_dump(value, width=float("inf"), allow_unicode=True, default_style=style)
     return dumped.removesuffix("\n").removesuffix("\n...")
 
 
