@@ -70,8 +70,8 @@ class Blobs:
         self._folder = folder
         self._link = link
         self._checked: set[str] = set()
-        for first in range(256):
-            (folder / f"{first:02x}").mkdir(parents=True, exist_ok=True)
+        # One flat folder: file systems index large folders well, but spread many small ones over the disk.
+        folder.mkdir(parents=True, exist_ok=True)
 
     def has(self, name: str) -> bool:
         """Whether the blob is here. Whether it is whole is found out by reading it."""
@@ -85,8 +85,10 @@ class Blobs:
         draft = path.with_name(f".new-{secrets.token_hex(8)}")
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+            try:
+                _write_all(descriptor, content)
+            finally:
+                os.close(descriptor)
             draft.rename(path)
             self._checked.add(name)
         except OSError:
@@ -134,7 +136,7 @@ class Blobs:
         raise Damaged(f"the content kept for {entry.path} was damaged and is dropped; fetch it again")
 
     def _path(self, name: str) -> Path:
-        return self._folder / name[:2] / name
+        return self._folder / name
 
 
 def _copied(descriptor: int, to: int | None, entry: Entry) -> bool:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from orchestra.sync.errors import Damaged, NoRoom, SyncError
 from orchestra.sync.handles import parent_of
 from orchestra.sync.hashing import hasher
-from orchestra.sync.remote import RANGE, Remote
+from orchestra.sync.remote import RANGE, Remote, ahead
 
 PARTIAL = ".partial"
 _AHEAD = 4
@@ -75,18 +73,7 @@ def _ranges(remote: Remote, key: str, size: int, etag: str | None) -> Iterator[b
     if len(starts) <= 1:
         yield remote.get_range(key, 0, size, etag)
         return
-    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="sync") as pool:
-        coming: deque[Future[bytes]] = deque()
-        try:
-            for start in starts:
-                coming.append(pool.submit(remote.get_range, key, start, min(start + RANGE, size), etag))
-                if len(coming) > _AHEAD:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
-        finally:
-            for future in coming:
-                future.cancel()
+    yield from ahead(lambda start: remote.get_range(key, start, min(start + RANGE, size), etag), starts, _AHEAD)
 
 
 def _forget(draft: str, folder: int) -> None:

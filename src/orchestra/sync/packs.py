@@ -24,7 +24,7 @@ _MAGIC = b"ORCHPAK1"
 TRAILER = 16
 _LEVEL = 1
 _CATALOGUE_AT_MOST = 64 << 20
-PACK = 16 << 20
+PACK = 4 << 20
 
 _mine = threading.local()
 

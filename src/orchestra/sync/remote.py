@@ -7,8 +7,9 @@ that forks after having used it hangs, so a `Remote` refuses to work in a child.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -270,6 +271,22 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rsplit("@", 1)[-1]
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/") if parts.scheme else url.split("?")[0]
+
+
+def ahead(work: Callable[[Given], Result], over: Iterable[Given], at_once: int) -> Iterator[Result]:
+    """Results in order, a few of them worked on ahead of whoever takes them; never more, for they may be large."""
+    with ThreadPoolExecutor(at_once, thread_name_prefix="sync") as pool:
+        coming: deque[Future[Result]] = deque()
+        try:
+            for one in over:
+                coming.append(pool.submit(work, one))
+                if len(coming) > at_once:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for future in coming:
+                future.cancel()
 
 
 def pieces_of(data: bytes, size: int = PART) -> Iterator[bytes]:

@@ -24,14 +24,14 @@ from orchestra.sync.errors import Damaged, Missing, NoRoom, SyncError
 from orchestra.sync.hashing import hash_of, is_hash
 from orchestra.sync.manifest import Manifest, decode
 from orchestra.sync.packs import Pack, Place
-from orchestra.sync.remote import Item, Remote, pieces_of
+from orchestra.sync.remote import Item, Remote, ahead, pieces_of
 from orchestra.sync.snapshot import Snapshot
 
 _PACKS_ASKED = 256
 _PACKS_OF_ONE = 32
 _WHOLE = 1 << 20
 _ONE_REQUEST = 32 << 20
-_AT_ONCE = 4
+_AT_ONCE = 8
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -148,21 +148,19 @@ class Store:
         """Bring a snapshot's blobs here, those that are not here yet. Every one is checked."""
         manifest, used = self._stored(id)
         wanted = {name: size for name, size in manifest.blobs().items() if not into.has(name)}
-        total, done = sum(wanted.values()), 0
         everything = len(wanted) == len(manifest.blobs())
+        total, done = sum(wanted.values()), 0
 
-        def take(pack: str) -> int:
-            got = 0
-            for place, stored in self._read(pack, used[pack], wanted, whole=everything):
+        def read(pack: str) -> list[tuple[Place, bytes]]:
+            return self._read(pack, used[pack], wanted, whole=everything)
+
+        # Packs arrive on threads; files are written on one, for Python's threads only stand in each other's way there.
+        for came in ahead(read, used if wanted else (), _AT_ONCE):
+            for place, stored in came:
                 _keep(into, place.hash, packs.content(place, stored, wanted[place.hash]))
-                got += place.size
-            return got
-
-        if wanted:
-            for got in self.remote.each(take, used, _AT_ONCE):
-                done += got
-                if progress:
-                    progress(done, total)
+                done += place.size
+            if progress:
+                progress(done, total)
         lost = [name for name in wanted if not into.has(name)]
         if lost:
             raise Missing(f"{len(lost)} blobs of snapshot {id[:12]} are not in {self.remote.url}: packs were removed")
@@ -188,7 +186,7 @@ class Store:
         except (msgspec.MsgspecError, Invalid) as error:
             raise Damaged(f"snapshot {id[:12]} in {self.remote.url} is damaged: {error}") from error
 
-    def _read(self, pack: str, size: int, wanted: dict[str, int], *, whole: bool) -> Iterable[tuple[Place, bytes]]:
+    def _read(self, pack: str, size: int, wanted: dict[str, int], *, whole: bool) -> list[tuple[Place, bytes]]:
         if whole or (size <= _WHOLE and pack not in self._places):
             data = self.remote.get(f"packs/{pack}")
             if hash_of(data) != pack:
@@ -237,9 +235,10 @@ def _chosen(blobs: dict[str, int], known: dict[str, tuple[Place, ...]], sizes: d
     """
     lies: dict[str, str] = {}
     used: set[str] = set()
+    most = _PACKS_OF_ONE + sum(blobs.values()) // packs.PACK
     for pack in sorted(known, key=lambda pack: -sizes[pack]):
         useful = [place.hash for place in known[pack] if place.hash in blobs and place.hash not in lies]
-        if useful and len(used) < _PACKS_OF_ONE:
+        if useful and len(used) < most:
             used.add(pack)
             lies.update(dict.fromkeys(useful, pack))
     return lies

@@ -46,7 +46,7 @@ _LINES = st.builds(
 _FILES = st.lists(_LINES, max_size=5).map("\n".join)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(paths=st.lists(_PATHS, min_size=1, max_size=12), root=_FILES, nested=_FILES)
 @example(paths=["a.x/b.x", "a.x/a"], root="*.x\n!a.x", nested="")
 @example(paths=["a/b", "a/ab/b"], root="a/**\n!a/ab/", nested="")
