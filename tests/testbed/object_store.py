@@ -31,6 +31,8 @@ class ObjectStore:
         self.access_key = "AKIA" + secrets.token_hex(8).upper()
         self.secret_key = secrets.token_hex(20)
         self.port = 0
+        self._sockets: list[Path] = []
+        """Where it insists on making sockets, and forgets them."""
         self._folder = TemporaryFolder("orchestra-object-store-")
         self.processes = Processes(self._folder.path)
 
@@ -63,6 +65,8 @@ class ObjectStore:
         """End it and remove all it stored."""
         self.processes.stop_all(timeout=0)
         self._folder.remove()
+        for socket_file in self._sockets:
+            socket_file.unlink(missing_ok=True)
 
     def kill9(self) -> None:
         """What a crash of the server looks like. `restart` brings it back with what it had stored."""
@@ -103,7 +107,10 @@ class ObjectStore:
         )
         self.port = free_port()
         ports = [f"-{part}.port={free_port()}" for part in ("master", "volume", "filer", "admin")]
-        ports += [f"-{part}.port.grpc={free_port()}" for part in ("master", "volume", "filer", "admin", "s3")]
+        for part in ("master", "volume", "filer", "admin", "s3"):
+            port = free_port()
+            ports.append(f"-{part}.port.grpc={port}")
+            self._sockets.append(Path(f"/tmp/seaweedfs-{part}-grpc-{port}.sock"))
         self.processes.start(
             _NAME,
             [

@@ -32,6 +32,7 @@ from orchestra.sync.remote import PART, SMALL_AT_ONCE, Item, Remote
 
 MARKER = "_orchestra.json"
 _LARGE_AT_ONCE = 4
+_SETTLED_S = 2.0
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -259,7 +260,11 @@ def _is_here(path: Path, item: Item) -> bool:
         about = path.lstat()
     except OSError:
         return False
-    return about.st_size == item.size and abs(about.st_mtime - item.modified.timestamp()) < 1e-3
+    written = item.modified.timestamp()
+    # Servers count in whole seconds: an object that was replaced within the second in which we read it looks the
+    # same. What we fetched that soon after it was written is fetched again. (Not if their clock is behind ours.)
+    settled = about.st_ctime > written + _SETTLED_S
+    return about.st_size == item.size and abs(about.st_mtime - written) < 1e-3 and settled
 
 
 def _refuse_names(paths: list[str]) -> None:

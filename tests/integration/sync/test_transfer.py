@@ -53,11 +53,13 @@ def test_a_tree_goes_up_and_comes_down_with_progress(place: Remote, folder: Path
     assert (got.files, got.bytes, got.newer) == (6, moved.bytes, ())
     assert (told[-1].files_done, told[-1].bytes_done) == (told[-1].files, told[-1].bytes) == (6, moved.bytes)
     assert files(tmp_path / "new") == files(folder)
-    assert down(place, "out", tmp_path / "new").files == 0
     (folder / "log.txt").write_text("line 2\n")  # the same size
     assert up(folder, place, "out").files == 1
-    assert down(place, "out", tmp_path / "new").files == 1
+    down(place, "out", tmp_path / "new")  # perhaps within the second in which the object was written before
     assert (tmp_path / "new" / "log.txt").read_text() == "line 2\n"
+    time.sleep(3.1)
+    down(place, "out", tmp_path / "new")
+    assert down(place, "out", tmp_path / "new").files == 0
 
 
 def test_only_complete_files_go_up(place: Remote, tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_url_of_a_single_object_is_one_file(remote: Remote, url: str, tmp_path
     remote.put_new("data/train.bin", b"tokens")
     for at in (f"{url}/data/train.bin", f"{url}/data/", f"{url}/data"):
         into = tmp_path / at.rstrip("/").rpartition("/")[2]
-        assert down(*located(at, create=False), into).files + down(*located(at), into).unchanged >= 1
+        assert down(*located(at, create=False), into).files == 1
         assert files(into) == {"train.bin": b"tokens"}
     with pytest.raises(Missing):
         down(*located(f"{url}/data/train"), tmp_path / "new")
