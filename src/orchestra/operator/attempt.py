@@ -6,7 +6,7 @@ from orchestra.api.job import TorchrunJob
 from orchestra.api.queue import TorchrunQueue
 from orchestra.kube.objects import CONFIG_MAPS, PODS, SERVICES, VOLUME_CLAIMS, Key, Metadata
 from orchestra.kube.writes import Child
-from orchestra.operator import names, objects, pods
+from orchestra.operator import gangs, names, objects, pods
 from orchestra.operator.kinds import NETWORK_POLICIES
 from orchestra.plan import Plan, Where, plan, restart, status
 
@@ -39,8 +39,8 @@ def _port(made: Plan) -> int:
     return int(made.nodes[0].env["MASTER_PORT"])
 
 
-def shared_children(made: Plan, job: Metadata) -> list[Child]:
-    """What must be there before any pod: the agent, the Service, the policy, the claims."""
+def shared_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
+    """What must be there before any pod: the Service, the policy, the claims, the gang."""
     owner = names.owner(job)
     here = job.namespace
     children = [
@@ -52,7 +52,7 @@ def shared_children(made: Plan, job: Metadata) -> list[Child]:
         for volume in made.volumes
         if not volume.exists
     ]
-    return children
+    return [*children, *gangs.group_children(made, job, attempt)]
 
 
 def agent_child(namespace: str) -> Child:
@@ -68,6 +68,6 @@ def pod_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
         body = pods.store_pod(made, attempt, _port(made), owner)
         children.append(Child(PODS, Key(job.namespace, names.store(made.job, attempt)), body))
     for index in range(made.node_count):
-        body = pods.worker_pod(made, index, attempt, job.uid, owner)
+        body = gangs.joined(pods.worker_pod(made, index, attempt, job.uid, owner), made, job, attempt, index)
         children.append(Child(PODS, Key(job.namespace, names.worker(made.job, index, attempt)), body))
     return children

@@ -151,6 +151,9 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     current = status.status_of(job)
     workers = tuple(pod for pod in seen.pods if pod.is_worker and pod.attempt == current.attempt)
     job = _count(job, plan, workers)
+    strays = tuple(pod for pod in seen.pods if pod.attempt != current.attempt and not pod.ended)
+    if strays:  # whatever brought them about: never two live copies
+        return Decision(status.status_of(job), delete=tuple(pod for pod in strays if not pod.leaving))
     if _is_true(job, _CREATED) is False:
         if len(workers) < plan.node_count:
             return Decision(status.status_of(job), create=True, look_again=5.0)

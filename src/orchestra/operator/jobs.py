@@ -129,7 +129,7 @@ class JobController:
         job = msgspec.structs.replace(seen.job, status=decision.status)
         made = plan_attempt(queue, job, meta.uid, attempt)
         await self._ensure_agent(meta.namespace)
-        shared = await create_children(self._client, shared_children(made, meta), owner_uid=meta.uid)
+        shared = await create_children(self._client, shared_children(made, meta, attempt), owner_uid=meta.uid)
         if not self._accepted(found, shared, made):
             raise KubeError(_refusal(shared))
         children = pod_children(made, meta, attempt)

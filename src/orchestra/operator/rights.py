@@ -26,6 +26,8 @@ def operator_rules() -> list[Json]:
         _rule("", ["pods"], [*_READ, "create", "delete"]),
         _rule("", ["services", "configmaps", "persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
+        _rule("scheduling.x-k8s.io", ["podgroups"], ["get", "create"]),
+        _rule("scheduling.run.ai", ["podgroups"], ["get", "create"]),
         _rule("events.k8s.io", ["events"], ["create", "patch"]),
     ]
 

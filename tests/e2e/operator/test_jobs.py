@@ -96,3 +96,16 @@ def test_a_stranger_of_the_same_name_is_left_alone(site: Any) -> None:
     site.cluster.api.delete(site.path("torchrunjob", "taken"))
     assert site.cluster.api.get(f"{path}/taken")["metadata"]["uid"] == before["metadata"]["uid"]
     assert not site.pods("taken")
+
+
+@pytest.mark.coscheduling
+def test_a_gang_that_does_not_fit_binds_nothing_and_says_so(site: Any) -> None:
+    plain = {"launcher": "none", "gpusPerNode": 8}
+    with site.cluster.using_scheduler("coscheduling"):
+        site.queue(gpus=8, scheduling={"gang": "coscheduling"})
+        site.job("too-large", ["sleep", "600"], numNodes=3, **plain)
+        site.wait("too-large", lambda status: "Unschedulable" in str(status.get("conditions")))
+        assert [pod["spec"].get("nodeName") for pod in site.pods("too-large")] == [None, None, None]
+        site.cluster.api.delete(site.path("torchrunjob", "too-large"))
+        site.job("fits", ["sh", "-c", "echo $NODE_RANK"], numNodes=2, **plain)
+        assert site.phase("fits", "Succeeded", "Failed")["phase"] == "Succeeded"

@@ -236,7 +236,7 @@ def test_objects_of_an_attempt_have_names_owners_and_labels() -> None:
         queue, a_job(numGPUs=16, secrets=[{"name": "hf", "key": "T"}, {"name": "all"}], labels={"team": "x"}), UID, 2
     )
     meta = Metadata(name="job", namespace="ns", uid=UID)
-    shared = {child.key.name: child.body for child in shared_children(made, meta)}
+    shared = {child.key.name: child.body for child in shared_children(made, meta, 2)}
     assert set(shared) == {"job", "job-workspace", "job-checkpoints"}
     assert "ownerReferences" not in to_builtins(shared["job-checkpoints"])["metadata"], (
         "a retained claim outlives the job"
@@ -264,3 +264,24 @@ def test_one_node_needs_no_store_of_its_own() -> None:
     children = pod_children(made, Metadata(name="job", namespace="ns", uid=UID), 1)
     assert [child.key.name for child in children] == ["job-0"]
     assert any("is_host=1" in word for word in made.nodes[0].argv)
+
+
+@pytest.mark.parametrize(
+    ("queue", "api", "spec"),
+    [
+        ({"kaiQueue": "team", "scheduling": {"priorityClassName": "p"}}, "scheduling.run.ai/v2alpha2",
+         {"minMember": 2, "queue": "team", "priorityClassName": "p"}),
+        ({"scheduling": {"gang": "coscheduling"}}, "scheduling.x-k8s.io/v1alpha1", {"minMember": 2, "scheduleTimeoutSeconds": 60}),
+    ],
+)  # fmt: skip
+def test_a_gang_has_its_object_and_every_worker_joins_it(queue: dict[str, Any], api: str, spec: dict[str, Any]) -> None:
+    made = plan_attempt(a_queue(**queue), a_job(numGPUs=16), UID, 1)
+    meta = Metadata(name="job", namespace="ns", uid=UID)
+    group = to_builtins(shared_children(made, meta, 1)[-1].body)
+    store, *workers = [to_builtins(child.body) for child in pod_children(made, meta, 1)]
+    assert (group["apiVersion"], group["kind"], group["spec"]) == (api, "PodGroup", spec)
+    name = group["metadata"]["name"]
+    for worker in workers:
+        marks = {**worker["metadata"]["labels"], **worker["metadata"].get("annotations", {})}
+        assert name in (marks.get("scheduling.x-k8s.io/pod-group"), marks.get("pod-group-name"))
+    assert name not in json.dumps(store), "the store is outside the gang"
