@@ -11,7 +11,7 @@ from orchestra.api.problem import Invalid, Problem
 from orchestra.api.queue import TorchrunQueue
 from orchestra.plan.model import Plan
 from orchestra.plan.planner import plan
-from orchestra.render import batch_job, pytorchjob, statefulset, trainjob
+from orchestra.render import batch_job, mpi_runtime, pytorchjob, statefulset, trainjob
 from orchestra.render.draft import Draft
 from orchestra.render.launch import launching
 from orchestra.render.model import Manifest, Options, Rendered, Target
@@ -43,7 +43,7 @@ def render(
             mend = "name it in the queue or the job, or give --image"
             raise Invalid([Problem("spec.image", "a cluster needs an image", mend)])
         job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, image=options.image))
-    site = _site(target, first)
+    site = _site(target, first, options)
     port = int(first.nodes[0].env["MASTER_PORT"])
     where = site.where(first.job, first.node_count, port, first.rendezvous.backend)
     planned = plan(queue, job, where)
@@ -54,7 +54,7 @@ def render(
     return Rendered(_WRITERS[target](draft), warnings, _notes(planned))
 
 
-def _site(target: Target, planned: Plan) -> Site:
+def _site(target: Target, planned: Plan, options: Options) -> Site:
     name = planned.job
     if target == "statefulset":
         return statefulset.site(name)
@@ -62,6 +62,8 @@ def _site(target: Target, planned: Plan) -> Site:
         return batch_job.site(name)
     if target == "pytorchjob":
         return pytorchjob.site(name, planned.elastic)
+    if mpi_runtime.wants_mpi(planned.launch.launcher, planned.node_count, options.ssh):
+        return mpi_runtime.site(name, trainjob.site(name))
     return trainjob.site(name)
 
 

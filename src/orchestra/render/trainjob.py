@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestra.render import mpi_runtime
 from orchestra.render.batch_job import INDEX
 from orchestra.render.draft import Draft
 from orchestra.render.helpers import groundwork
@@ -34,6 +35,9 @@ def site(job: str) -> Site:
 def trainjob(draft: Draft) -> list[Manifest]:
     """All objects of the job."""
     plan = draft.plan
+    mpi = mpi_runtime.wants_mpi(plan.launch.launcher, plan.node_count, draft.options.ssh)
+    if mpi:
+        draft = mpi_runtime.over_ssh(draft)
     found = job_annotations(plan)
     trainer: dict[str, Any] = {"numNodes": plan.node_count}
     if plan.launch.launcher == "torchrun":
@@ -56,12 +60,12 @@ def trainjob(draft: Draft) -> list[Manifest]:
         "metadata": {**draft.metadata(), **({"annotations": found} if found else {})},
         "spec": spec,
     }
-    return [*groundwork(draft), _runtime(draft), workload]
+    return [*groundwork(draft), _runtime(draft, mpi), workload]
 
 
-def _runtime(draft: Draft) -> Manifest:
+def _runtime(draft: Draft, mpi: bool) -> Manifest:
     plan = draft.plan
-    spec: dict[str, Any] = {"mlPolicy": _policy(draft)}
+    spec: dict[str, Any] = {"mlPolicy": mpi_runtime.policy(draft) if mpi else _policy(draft)}
     if plan.gang.scheduler == "coscheduling":
         timeout = plan.lifecycle.gang_timeout_seconds
         spec["podGroupPolicy"] = {"coscheduling": {"scheduleTimeoutSeconds": timeout} if timeout else {}}
@@ -70,8 +74,10 @@ def _runtime(draft: Draft) -> Manifest:
         "#failurePolicy": "A failed pod starts all of them anew, together, from the last checkpoint.",
         "failurePolicy": {"maxRestarts": restarts},
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "replicatedJobs": [_nodes(draft)],
+        "replicatedJobs": mpi_runtime.replicated_jobs(_nodes(draft)) if mpi else [_nodes(draft)],
     }
+    if mpi:
+        job_set["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["launcher"]}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainingRuntime",
@@ -92,6 +98,7 @@ def _policy(draft: Draft) -> dict[str, Any]:
 
 def _nodes(draft: Draft) -> dict[str, Any]:
     template = draft.pod()
+    size = {"completions": draft.plan.node_count, "parallelism": draft.plan.node_count}
     return {
         "name": "node",
         "template": {
@@ -99,8 +106,7 @@ def _nodes(draft: Draft) -> dict[str, Any]:
             "metadata": {"labels": {_STEP: "trainer"}},
             "spec": {
                 "completionMode": "Indexed",
-                "completions": draft.plan.node_count,
-                "parallelism": draft.plan.node_count,
+                **size,
                 "backoffLimit": 0,
                 "template": {**template, "spec": {"restartPolicy": "Never", **template["spec"]}},
             },

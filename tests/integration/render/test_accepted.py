@@ -99,6 +99,7 @@ def cases() -> list[tuple[str, TorchrunQueue, TorchrunJob]]:
     found = [(job.metadata.name, queue, job) for queue, job in the_examples()]
     found.append(("everything", *with_everything()))
     found.append(("deepspeed", a_queue(image="image"), a_job(numNodes=2, command="deepspeed train.py")))
+    found.append(("deepspeed over ssh", a_queue(image="image"), a_job(numNodes=2, command="deepspeed train.py")))
     found.append(("suspended", a_cpu_queue(image="image"), a_job(numNodes=2, suspend=True)))
     return found
 
@@ -148,7 +149,8 @@ def pod_templates(value: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_api_server_accepts_every_example(kinds: Api, namespace: str, target: Target, plain: bool) -> None:
     for name, queue, job in CASES:
-        for manifest in render(queue, job, target, Options(plain=plain, image="image")).objects:
+        options = Options(plain=plain, image="image", ssh=name == "deepspeed over ssh")
+        for manifest in render(queue, job, target, options).objects:
             assert accept(kinds, namespace, manifest)["kind"] == manifest["kind"], name
             for template in pod_templates(manifest) if manifest["kind"] in ("PyTorchJob", "TrainingRuntime") else []:
                 # The definitions of foreign kinds check a pod's fields but not its sense; a PodTemplate does.

@@ -133,6 +133,19 @@ def test_deepspeed_in_a_trainjob_needs_no_ssh() -> None:
     assert one(found, "TrainingRuntime")["spec"]["mlPolicy"] == {"numNodes": 2}
 
 
+def test_deepspeed_over_ssh_has_a_launcher_that_is_the_first_node() -> None:
+    options = Options(plain=True, ssh=True)
+    found = render(a_queue(image="i"), a_job(numNodes=3, command="deepspeed train.py"), "trainjob", options)
+    spec = one(found, "TrainingRuntime")["spec"]
+    assert spec["mlPolicy"]["mpi"]["runLauncherAsNode"]
+    jobs = {job["name"]: job["template"]["spec"] for job in spec["template"]["spec"]["replicatedJobs"]}
+    assert {name: job["completions"] for name, job in jobs.items()} == {"node": 2, "launcher": 1}
+    assert pods(jobs["node"])[0]["spec"]["containers"][0]["command"] == ["/usr/sbin/sshd", "-De"]
+    script = one(found, "ConfigMap")["data"]["script.sh"]
+    assert "--hostfile=/etc/mpi/hostfile" in script
+    assert "--no_ssh" not in script
+
+
 @pytest.mark.parametrize("target", KUBERNETES)
 def test_etcd_without_an_endpoint_brings_its_etcd(target: Target) -> None:
     found = rendered(target, distributed={"rdzvBackend": "etcd-v2"})

@@ -89,6 +89,8 @@ def _note(line: LaunchLine, name: str, value: str | None) -> bool:
     if name == "rdzv-endpoint":
         line.endpoint = value
         return True
+    if name == "launcher" and value == "openmpi":
+        return True  # deepspeed over MPI; here each node starts its own
     if name == "max-restarts":
         line.max_restarts = number
         return number is not None
