@@ -181,6 +181,8 @@ def _named(trees: Path, id: str) -> Path:
 
 
 def _flip(root: Path, tree: Path) -> None:
+    if not tree.is_dir():
+        raise SyncError(f"the tree {tree.name[:12]} was staged but is gone; stage it again. The old one stays")
     draft = root / f"{_NEW}{CURRENT}"
     draft.unlink(missing_ok=True)
     draft.symlink_to(Path(_TREES) / tree.name)

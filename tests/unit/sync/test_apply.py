@@ -3,6 +3,7 @@
 import os
 import random
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from orchestra.api.problem import Invalid
 from orchestra.sync.apply import Applied, apply, current, flip, is_whole, stage
 from orchestra.sync.blobs import Blobs, FolderSource
-from orchestra.sync.errors import Changed, Damaged, Missing, NoRoom
+from orchestra.sync.errors import Changed, Damaged, Missing, NoRoom, SyncError
 from orchestra.sync.hashing import hash_of
 from orchestra.sync.index import Index
 from orchestra.sync.manifest import Entry, Manifest
@@ -83,6 +84,10 @@ def test_staging_shows_nothing_until_the_flip(folder: Path, tmp_path: Path) -> N
         staged = stage(look(folder).manifest, source, tmp_path / "root")
     assert current(tmp_path / "root") == first.tree
     flip(tmp_path / "root", staged)
+    assert current(tmp_path / "root") == staged.tree
+    shutil.rmtree(first.tree)
+    with pytest.raises(SyncError, match="stage it again"):
+        flip(tmp_path / "root", first)
     assert current(tmp_path / "root") == staged.tree
 
 
