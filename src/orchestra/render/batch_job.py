@@ -6,7 +6,6 @@ from typing import Any
 
 from orchestra.render.draft import Draft
 from orchestra.render.helpers import groundwork, headless_service
-from orchestra.render.labels import job_annotations
 from orchestra.render.model import Manifest
 from orchestra.render.site import Site, field_ref
 from orchestra.render.words import NODE_RANK
@@ -46,11 +45,10 @@ def batch_job(draft: Draft) -> list[Manifest]:
     if plan.suspended:
         spec["suspend"] = True
     spec["template"] = _pod(draft)
-    found = job_annotations(plan)
     workload = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {**draft.metadata(), **({"annotations": found} if found else {})},
+        "metadata": draft.workload_metadata(),
         "spec": spec,
     }
     return [*groundwork(draft), headless_service(draft), workload]

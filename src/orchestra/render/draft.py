@@ -9,7 +9,7 @@ from orchestra.api.job import TorchrunJob
 from orchestra.api.queue import TorchrunQueue
 from orchestra.plan.model import Plan
 from orchestra.render.agent_form import agent_config_maps, agent_process, uploader
-from orchestra.render.labels import metadata
+from orchestra.render.labels import metadata, workload_metadata
 from orchestra.render.launch import Launching
 from orchestra.render.model import Manifest, Options
 from orchestra.render.plain_form import plain_config_map, plain_process
@@ -37,6 +37,10 @@ class Draft:
     def metadata(self, name: str | None = None) -> dict[str, Any]:
         """Name and labels of one object."""
         return metadata(self.plan, self.site, name)
+
+    def workload_metadata(self) -> dict[str, Any]:
+        """The same for the object that stands for the job."""
+        return workload_metadata(self.plan, self.site, self.job)
 
     def volumes(self) -> Volumes:
         """Volumes of the pods, and their claims."""

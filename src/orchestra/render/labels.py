@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from orchestra.api.job import TorchrunJob
 from orchestra.plan.model import Plan
 from orchestra.render.site import Site
 
@@ -10,6 +13,7 @@ COMPONENT, WORKER = "app.kubernetes.io/component", "worker"
 GPU_TYPE = "torchrun.ai/gpu-type"
 POD_GROUP = "scheduling.x-k8s.io/pod-group"
 KAI_QUEUE = "kai.scheduler/queue"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 MANAGER = "orchestra-render"
 OURS = frozenset(
     [
@@ -47,15 +51,19 @@ def pod_labels(plan: Plan, site: Site) -> dict[str, str]:
     return found
 
 
-def job_annotations(plan: Plan) -> dict[str, str]:
-    """Annotations of the workload."""
+def workload_metadata(plan: Plan, site: Site, job: TorchrunJob) -> dict[str, Any]:
+    """The workload stands for the job: it has the job's own labels and annotations too."""
     kind = {GPU_TYPE: plan.resources.gpu_type} if plan.resources.gpu_type else {}
-    return plan.annotations | kind
+    notes = {name: text for name, text in job.metadata.annotations.items() if name != LAST_APPLIED}
+    notes |= plan.annotations | kind
+    found = metadata(plan, site)
+    found["labels"] = job.metadata.labels | found["labels"]
+    return found | ({"annotations": notes} if notes else {})
 
 
-def metadata(plan: Plan, site: Site, name: str | None = None) -> dict[str, object]:
+def metadata(plan: Plan, site: Site, name: str | None = None) -> dict[str, Any]:
     """Name, namespace and labels of one object."""
-    found: dict[str, object] = {"name": name or plan.job}
+    found: dict[str, Any] = {"name": name or plan.job}
     if plan.namespace:
         found["namespace"] = plan.namespace
     return found | {"labels": labels(plan, site)}

@@ -6,7 +6,6 @@ from typing import Any
 
 from orchestra.render.draft import Draft
 from orchestra.render.helpers import groundwork
-from orchestra.render.labels import job_annotations
 from orchestra.render.model import Manifest
 from orchestra.render.site import POD_NAME, Site, field_ref
 
@@ -49,11 +48,10 @@ def pytorchjob(draft: Draft) -> list[Manifest]:
         "nprocPerNode": str(plan.procs_per_node),
         "pytorchReplicaSpecs": _replicas(draft),
     }
-    found = job_annotations(plan)
     workload = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": {**draft.metadata(), **({"annotations": found} if found else {})},
+        "metadata": draft.workload_metadata(),
         "spec": spec,
     }
     return [*groundwork(draft), workload]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestra.render.draft import Draft
 from orchestra.render.helpers import groundwork, headless_service
-from orchestra.render.labels import COMPONENT, JOB, WORKER, job_annotations
+from orchestra.render.labels import COMPONENT, JOB, WORKER
 from orchestra.render.model import Manifest
 from orchestra.render.site import Site, field_ref
 from orchestra.render.words import NODE_RANK
@@ -42,12 +42,7 @@ def statefulset(draft: Draft) -> list[Manifest]:
     workload = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {**draft.metadata(), **_annotations(draft)},
+        "metadata": draft.workload_metadata(),
         "spec": spec,
     }
     return [*groundwork(draft), headless_service(draft), workload]
-
-
-def _annotations(draft: Draft) -> dict[str, object]:
-    found = job_annotations(draft.plan)
-    return {"annotations": found} if found else {}

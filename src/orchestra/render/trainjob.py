@@ -12,7 +12,6 @@ from orchestra.render import mpi_runtime
 from orchestra.render.batch_job import INDEX
 from orchestra.render.draft import Draft
 from orchestra.render.helpers import groundwork
-from orchestra.render.labels import job_annotations
 from orchestra.render.model import Manifest
 from orchestra.render.site import Site, field_ref
 from orchestra.render.words import NODE_RANK
@@ -38,7 +37,6 @@ def trainjob(draft: Draft) -> list[Manifest]:
     mpi = mpi_runtime.wants_mpi(plan.launch.launcher, plan.node_count, draft.options.ssh)
     if mpi:
         draft = mpi_runtime.over_ssh(draft)
-    found = job_annotations(plan)
     trainer: dict[str, Any] = {"numNodes": plan.node_count}
     if plan.launch.launcher == "torchrun":
         trainer["numProcPerNode"] = plan.procs_per_node
@@ -57,7 +55,7 @@ def trainjob(draft: Draft) -> list[Manifest]:
     workload = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {**draft.metadata(), **({"annotations": found} if found else {})},
+        "metadata": draft.workload_metadata(),
         "spec": spec,
     }
     return [*groundwork(draft), _runtime(draft, mpi), workload]

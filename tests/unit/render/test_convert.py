@@ -335,7 +335,31 @@ def test_every_unknown_field_is_listed() -> None:
     manifests.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"k": "v"}})
     left = convert(manifests).left_out
     assert "StatefulSet train-llm: spec.volumeClaimTemplates[0].spec.a" in left
-    assert "Secret s: data.k" in left
+    assert "Secret s: not part of a job; keep it if the job refers to it" in left
+
+
+def test_a_runtime_patch_is_laid_over_the_pods() -> None:
+    manifests = list(yaml.safe_load_all(TRAIN_JOB))
+    pod = {"spec": {"nodeSelector": {"pool": "a"}}}
+    job_set = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": pod}}}], "other": {}}
+    patch = {
+        "manager": "me",
+        "trainingRuntimeSpec": {"template": {"metadata": {"labels": {"team": "x"}}, "spec": job_set}},
+    }
+    manifests[0]["spec"]["runtimePatches"] = [patch]
+    found = convert(manifests)
+    assert spec(found.queue)["scheduling"]["nodeSelector"] == {"pool": "a"}
+    assert found.job.spec.labels == {"team": "x"}
+    assert "runtimePatches of me: trainingRuntimeSpec.template.spec.other" in found.left_out
+
+
+def test_an_empty_object_says_something_and_is_not_lost() -> None:
+    manifests = list(yaml.safe_load_all(TRAIN_JOB))
+    manifests[1]["spec"]["podGroupPolicy"] = {"volcano": {}}
+    manifests[1]["spec"]["mlPolicy"]["jax"] = {}
+    left = convert(manifests).left_out
+    assert "TrainingRuntime deepspeed-distributed: spec.podGroupPolicy.volcano" in left
+    assert "mlPolicy.jax" in left
 
 
 def test_what_a_pod_has_beyond_our_words_is_passed_on() -> None:

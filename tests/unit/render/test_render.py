@@ -252,3 +252,16 @@ def test_our_own_kinds_in_their_normal_form() -> None:
     assert [o["kind"] for o in found.objects] == ["TorchrunQueue", "TorchrunJob"]
     assert found.objects[1]["spec"]["lifecycle"] == {"restartPolicy": "Never", "ttlSecondsAfterFinished": 5}
     assert "restartPolicy" not in found.objects[1]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [("statefulset", "StatefulSet"), ("job", "Job"), ("pytorchjob", "PyTorchJob"), ("trainjob", "TrainJob")],
+)
+def test_the_jobs_own_labels_and_annotations_go_along(target: Target, kind: str) -> None:
+    job = a_job(numNodes=2, labels={"team": "a"}, annotations={"note": "b"})
+    job.metadata.labels = {"owner": "c", "torchrun-job-name": "not this"}
+    job.metadata.annotations = {"why": "d"}
+    found = one(render(a_queue(image="i"), job, target), kind)["metadata"]
+    assert {"team": "a", "owner": "c", "torchrun-job-name": "job"}.items() <= found["labels"].items()
+    assert found["annotations"] == {"why": "d", "note": "b"}

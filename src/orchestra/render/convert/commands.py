@@ -74,6 +74,9 @@ def _script_file(
     read = read_script(text, env)
     if not read.words:
         return Process(words=["/bin/sh", path], guessed=[f"{path} launches nothing that is known; it is run as it is"])
+    key = path.rpartition("/")[2]
+    if set(config_map.get("data", {})) - {key}:
+        return read  # other files of the same ConfigMap may be needed: its volume stays
     objects.remove(config_map)
     for tree, name in ((pod.get("spec", {}), "volumes"), (container, "volumeMounts")):
         tree[name] = [one for one in tree.get(name, []) if one.get("name") != volume]

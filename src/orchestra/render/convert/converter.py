@@ -23,7 +23,7 @@ from orchestra.render.convert.pod_reading import IDENTITY, keep_the_rest, read_e
 from orchestra.render.convert.reading import Findings, Objects, Raw, take
 from orchestra.render.convert.volume_reading import read_volumes
 from orchestra.render.convert.workloads import Workload, reader_of
-from orchestra.render.labels import GPU_TYPE, MANAGER, OURS, QUEUE
+from orchestra.render.labels import GPU_TYPE, LAST_APPLIED, MANAGER, OURS, QUEUE
 
 
 @dataclass
@@ -98,7 +98,7 @@ def _read_metadata(workload: Raw, findings: Findings) -> None:
     findings.into(findings.job, "labels", labels)
     notes = take(workload, "metadata", "annotations", default={})
     gpu_type = notes.pop(GPU_TYPE, None)
-    notes.pop("kubectl.kubernetes.io/last-applied-configuration", None)
+    notes.pop(LAST_APPLIED, None)
     findings.into(findings.job, "annotations", notes)
     findings.into(findings.queue, "nodeResources.gpuType", gpu_type)
 

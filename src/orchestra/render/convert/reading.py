@@ -19,27 +19,48 @@ _SERVERS_OWN = (
     "finalizers",
     "selfLink",
 )
+_SAY_NOTHING_EMPTY = (
+    "spec",
+    "runPolicy",
+    "template",
+    "metadata",
+    "resources",
+    "strategy",
+    "securityContext",
+    "labels",
+    "annotations",
+    "",
+)
+_TAKEN_APART = ("StatefulSet", "Job", "PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")
 
 
 def take(tree: Any, *path: str, default: Any = None) -> Any:
-    """The value at a path, removed from the tree; the default when there is none."""
+    """The value at a path, removed from the tree with what it leaves empty; the default when there is none."""
     *parents, last = path
+    chain = []
     for step in parents:
+        chain.append((tree, step))
         tree = tree.get(step) if isinstance(tree, dict) else None
     if not isinstance(tree, dict) or tree.get(last) is None:
         return default
-    return tree.pop(last)
+    value = tree.pop(last)
+    for parent, step in reversed(chain):
+        if parent[step]:
+            break
+        del parent[step]
+    return value
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is still there, with its path."""
-    if isinstance(value, dict):
+    """Every value that is still there, with its path. An empty object counts: `volcano: {}` says something."""
+    if isinstance(value, dict) and value:
         for name, item in value.items():
             yield from leaves(item, f"{path}.{name}" if path else str(name))
     elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         for number, item in enumerate(value):
-            yield from leaves(item, f"{path}[{number}]")
-    elif value not in (None, [], {}):
+            if item not in ({}, []):
+                yield from leaves(item, f"{path}[{number}]")
+    elif value not in (None, {}, []) or (value is not None and path.rpartition(".")[2] not in _SAY_NOTHING_EMPTY):
         yield path, value
 
 
@@ -91,6 +112,9 @@ class Objects:
         found = []
         for one in self.all:
             title = f"{one.get('kind')} {one.get('metadata', {}).get('name', '')}".strip()
+            if one.get("kind") not in _TAKEN_APART:
+                found.append(f"{title}: not part of a job; keep it if the job refers to it")
+                continue
             rest = {name: value for name, value in one.items() if name not in ("kind", "apiVersion")}
             rest["metadata"] = {k: v for k, v in rest.get("metadata", {}).items() if k not in ("name", "namespace")}
             found += [f"{title}: {path}" for path, _ in leaves(rest)]

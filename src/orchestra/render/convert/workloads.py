@@ -49,6 +49,7 @@ def _read_service(objects: Objects, name: str | None, findings: Findings) -> Non
         findings.left_out.append(f"Service {name}: spec.ports")
     if service.get("spec", {}).get("clusterIP") != "None":
         findings.guessed.append(f"Service {name} is not headless; the job gets a headless one of its own name")
+    findings.understood.append(f"Service {name}: the job gets one of its own")
     objects.remove(service)
 
 
@@ -65,7 +66,7 @@ def read_batch_job(one: Raw, objects: Objects, findings: Findings) -> Workload:
         findings.into(findings.queue, "lifecycle", {"maxRestarts": limit // nodes if findings.ours else limit})
     _end_of_life(spec, findings)
     pod: Raw = take(spec, "template", default={})
-    for name in ("selector", "manualSelector", "podReplacementPolicy"):
+    for name in ("selector", "manualSelector"):  # the server's own
         take(spec, name)
     if findings.ours:
         take(spec, "podFailurePolicy")
@@ -119,6 +120,9 @@ def _replicas(replicas: Raw, findings: Findings) -> tuple[Raw, int]:
         paths = list(dict.fromkeys(path for path, _ in differing))
         if paths:
             findings.guessed.append(f"{role} differs from {roles[0]}, whose values are used: {', '.join(paths)}")
+    for title, one in replicas.items():
+        unknown = [name for name in one if name not in ("replicas", "restartPolicy", "template")]
+        findings.left_out += [f"pytorchReplicaSpecs.{title}.{name}" for name in unknown]
     policies = {one.get("restartPolicy") for one in replicas.values()} - {None}
     if policies == {"Never"}:
         findings.queue.setdefault("lifecycle", {})["restartPolicy"] = "Never"
@@ -172,6 +176,8 @@ def read_train_job(one: Raw, objects: Objects, findings: Findings) -> Workload:
         objects.remove(runtime)
     trainer: Raw = take(spec, "trainer", default={})
     pod = merge(pod, {"spec": {"containers": [_trainer_container(trainer)]}})
+    for patch in take(spec, "runtimePatches", default=[]):
+        pod = _patched(pod, patch, findings)
     nodes = take(trainer, "numNodes") or policy.get("numNodes") or 1
     procs = take(trainer, "numProcPerNode") or policy.get("mpi", {}).get("numProcPerNode")
     if trainer:
@@ -180,6 +186,23 @@ def read_train_job(one: Raw, objects: Objects, findings: Findings) -> Workload:
     if spec.get("managedBy") == "trainer.kubeflow.org/trainjob-controller":
         take(spec, "managedBy")
     return Workload(pod, nodes, procs if isinstance(procs, int) else None, (name, f"{name}-node-0-0"))
+
+
+def _patched(pod: Raw, patch: Raw, findings: Findings) -> Raw:
+    """A runtime patch, as far as it is about the nodes' pods and the job's labels."""
+    manager = patch.pop("manager", "")
+    patch.pop("time", None)
+    template = patch.get("trainingRuntimeSpec", {}).get("template", {})
+    for name in ("labels", "annotations"):
+        found = take(template, "metadata", name, default={})
+        if found:
+            findings.job.setdefault(name, {}).update(found)
+    for one in template.get("spec", {}).get("replicatedJobs", []):
+        if one.get("name") == "node":
+            pod = merge(pod, take(one, "template", "spec", "template", default={}))
+            one.pop("name")
+    findings.left_out += [f"runtimePatches of {manager}: {path}" for path, _ in leaves(patch)]
+    return pod
 
 
 def _trainer_container(trainer: Raw) -> Raw:
@@ -198,6 +221,9 @@ def _read_runtime(runtime: Raw, findings: Findings) -> tuple[Raw, Raw]:
     policy: Raw = take(spec, "mlPolicy", default={})
     if take(spec, "podGroupPolicy", "coscheduling") is not None:
         findings.into(findings.queue, "scheduling.gang", "coscheduling")
+    findings.left_out += [f"mlPolicy.{name}" for name in policy if name not in ("numNodes", "torch", "mpi")]
+    if "mpi" in policy and not findings.ours:
+        findings.guessed.append("MPI over ssh: each node starts its own processes instead, without ssh")
     job_set = spec.get("template", {}).get("spec", {})
     restarts = take(job_set, "failurePolicy", "maxRestarts")
     if restarts is not None:
