@@ -143,7 +143,7 @@ def main() -> None:
             work = Path(name) / f"work{run}"
             work.mkdir()
             base = server.url(f"run{run}")
-            ways = {
+            ways: dict[str, Ours | FileByFile | Archive] = {
                 "packs": Ours(f"{base}/packs", work),
                 "file by file": FileByFile(from_url(f"{base}/files", client_options={"allow_http": True})),
                 "tar": Archive(from_url(f"{base}/tar", client_options={"allow_http": True}), work),

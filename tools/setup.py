@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".orchestra-setup"
 MINIMUM = (3, 11)
-_STEP = re.compile(r"^\s*(Collecting|Downloading|Using cached|Installing|Building|Preparing)[a-z ]*:?\s*(\S*)")
+_STEP = re.compile(
+    r"^\s*(Collecting|Downloading|Using cached|Installing|Building|Preparing)(?: collected packages:)?\s+([\w.-]+)"
+)
 
 
 def wanted() -> str:

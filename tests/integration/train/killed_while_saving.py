@@ -30,7 +30,7 @@ def save_forever(folder: Path) -> None:
 def main() -> None:
     """Play the rounds."""
     folder, rounds = Path(sys.argv[1]), int(sys.argv[3])
-    chance = random.Random(int(sys.argv[2]))  # noqa: S311 - no secret, and the seed must bring it back
+    chance = random.Random(int(sys.argv[2]))
     torch.set_num_threads(1)
     newest = drafts = 0
     for _ in range(rounds):
