@@ -6,8 +6,9 @@ from orchestra.agent.pack import agent_hash
 from orchestra.kube.objects import Metadata
 from orchestra.operator.kinds import ATTEMPT_LABEL, JOB_LABEL, NODE_LABEL, QUEUE_LABEL, ROLE_LABEL
 from orchestra.plan import Plan
+from orchestra.plan.where import AGENT_PORT
 
-AGENT_PORT = 29401
+__all__ = ["AGENT_PORT", "agent_config_map", "host", "labels", "owner", "store", "worker"]
 
 
 def worker(job: str, index: int, attempt: int) -> str:

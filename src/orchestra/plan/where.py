@@ -24,6 +24,8 @@ class Where(Model):
     """Folder on each worker for the small files of the launch."""
 
 
+AGENT_PORT = 29599
+"""The agent's read-only pages, in every pod on every target: far from MASTER_PORT and its neighbours."""
 _ETCD_PORT = 2379
 
 

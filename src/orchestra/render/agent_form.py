@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestra.agent.pack import agent_bytes, agent_hash
 from orchestra.plan.model import Plan
+from orchestra.plan.where import AGENT_PORT
 from orchestra.render.labels import MANAGER, metadata
 from orchestra.render.launch import Launching
 from orchestra.render.model import Options
@@ -18,8 +19,6 @@ from orchestra.render.steps import ENVIRONMENT, can_aws, folders, preparation
 from orchestra.render.volumes import Volumes
 from orchestra.render.words import escaped, kubernetes
 
-AGENT_PORT = 29599
-"""Where the agent answers read-only questions."""
 LAUNCH = "launch.json"
 UPLOAD = "upload.sh"
 
