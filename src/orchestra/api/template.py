@@ -47,8 +47,8 @@ class NodeResources(Model):
     """Kind of GPU, for people and for status."""
 
 
-class WorkspaceStorage(Model):
-    """The folder with the user's code."""
+class ClaimedStorage(Model):
+    """A folder on a claim: one made for the job, or one that exists."""
 
     enabled: bool | None = None
     """Whether there is one; a block without this word means yes."""
@@ -58,8 +58,15 @@ class WorkspaceStorage(Model):
     """StorageClass of the claim."""
     access_modes: Annotated[list[AccessMode], Meta(max_length=4)] = []
     """Absent: ReadWriteOnce for one node, ReadWriteMany for more."""
+    claim_name: Name | None = None
+    """An existing claim, instead of one made for the job."""
     mount_path: AbsolutePath | None = None
     """Where the workers see it."""
+
+
+class WorkspaceStorage(ClaimedStorage):
+    """The folder with the user's code."""
+
     source: WorkspaceSource | None = None
     """Where the code comes from."""
     url: Text | None = None
@@ -68,8 +75,6 @@ class WorkspaceStorage(Model):
     """Branch, tag or commit of the git repository."""
     secret_name: Name | None = None
     """Secret with the credentials for the source."""
-    claim_name: Name | None = None
-    """The claim to mount when the source is `existing`."""
 
 
 class DatasetStorage(Model):
@@ -85,40 +90,16 @@ class DatasetStorage(Model):
     """Mounted read-only."""
 
 
-class CheckpointStorage(Model):
+class CheckpointStorage(ClaimedStorage):
     """Where checkpoints and outputs are kept."""
 
-    enabled: bool | None = None
-    """Whether there is one; a block without this word means yes."""
-    size_per_gpu: Quantity | None = None
-    """Size of the claim for each GPU (or process, on a CPU queue) of the job."""
-    storage_class: Name | None = None
-    """StorageClass of the claim."""
-    access_modes: Annotated[list[AccessMode], Meta(max_length=4)] = []
-    """Absent: ReadWriteOnce for one node, ReadWriteMany for more."""
-    claim_name: Name | None = None
-    """An existing claim, instead of one made for the job."""
-    mount_path: AbsolutePath | None = None
-    """Where the workers see it."""
     retain: bool | None = None
     """Keep the claim when the job is deleted."""
 
 
-class ModelStorage(Model):
+class ModelStorage(ClaimedStorage):
     """Where model weights are kept, for training without a hub."""
 
-    enabled: bool | None = None
-    """Whether there is one; a block without this word means yes."""
-    size_per_gpu: Quantity | None = None
-    """Size of the claim for each GPU (or process, on a CPU queue) of the job."""
-    storage_class: Name | None = None
-    """StorageClass of the claim."""
-    access_modes: Annotated[list[AccessMode], Meta(max_length=4)] = []
-    """Absent: ReadWriteOnce for one node, ReadWriteMany for more."""
-    claim_name: Name | None = None
-    """An existing claim, instead of one made for the job."""
-    mount_path: AbsolutePath | None = None
-    """Where the workers see it."""
     read_only: bool | None = None
     """Mounted read-only."""
     retain: bool | None = None

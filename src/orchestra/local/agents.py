@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import signal
 import subprocess
@@ -18,8 +17,7 @@ import msgspec
 
 from orchestra.agent.pack import agent_bytes, agent_hash
 from orchestra.agent.processes import of_worker
-from orchestra.api.base import Model, from_builtins
-from orchestra.api.job import Progress
+from orchestra.api.base import Model
 from orchestra.local.home import Home
 from orchestra.plan.outcome import AgentResult, RankFailure, read_result
 
@@ -34,16 +32,6 @@ class AgentView(Model):
     restarts: int = 0
     progress: dict[str, Any] | None = None
     ranks: dict[str, Any] = {}
-
-
-def progress_from(reported: dict[str, Any]) -> Progress:
-    """What a rank wrote, as the API has it: a user's own script may write anything, so only numbers count."""
-    whole, known = ("step", "totalSteps", "etaSeconds", "checkpointStep"), {}
-    for name in (*whole, "epoch", "loss", "tokensPerSecond", "goodput"):
-        value = reported.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            known[name] = max(0, round(value)) if name in whole else float(value)
-    return from_builtins(known, Progress)
 
 
 @dataclass

@@ -18,7 +18,7 @@ import msgspec
 from orchestra.api.engine import Event
 from orchestra.api.job import Phase, TorchrunJob
 from orchestra.api.problem import Invalid
-from orchestra.local.agents import Agents, progress_from
+from orchestra.local.agents import Agents
 from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
@@ -217,7 +217,7 @@ class Supervisor:
             self._phase("Running", "Started", "its ranks are running")
         job = self.record.job
         if view.progress:
-            job = status.with_progress(job, progress_from(view.progress))
+            job = status.with_progress(job, status.progress_from(view.progress))
         workers = status.status_of(job).workers
         if workers is not None:
             count = len(agents.running())
@@ -230,7 +230,7 @@ class Supervisor:
         """A short job is over before anybody asked: its agents' last words have the numbers too."""
         told = [result.progress for result in agents.results().values() if result is not None and result.progress]
         if told:
-            self._job(status.with_progress(self.record.job, progress_from(told[0])))
+            self._job(status.with_progress(self.record.job, status.progress_from(told[0])))
 
     def _remember_loss(self, job: TorchrunJob) -> None:
         progress = status.status_of(job).progress

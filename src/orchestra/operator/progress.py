@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections.abc import Callable
-from typing import Any
 
 import aiohttp
 import msgspec
 
-from orchestra.api.base import from_builtins
 from orchestra.api.job import Progress
 from orchestra.operator import names
+from orchestra.plan.status import progress_from
 
 _EVERY = 10.0
 _AT_ONCE = 64
 _TIMEOUT = 2.0
-_WHOLE = ("step", "totalSteps", "etaSeconds", "checkpointStep")
-_NUMBERS = (*_WHOLE, "epoch", "loss", "tokensPerSecond", "goodput")
-
-
-def progress_from(reported: dict[str, Any]) -> Progress:
-    """What a rank wrote, as the API has it: only finite numbers count."""
-    known: dict[str, float] = {}
-    for name in _NUMBERS:
-        value = reported.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            known[name] = max(0, round(value)) if name in _WHOLE else float(value)
-    return from_builtins(known, Progress)
 
 
 class ProgressBoard:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from orchestra.api.template import Template
 from orchestra.plan.command import Command
 from orchestra.plan.model import NodePlan, Rendezvous
@@ -13,86 +15,118 @@ _JOIN_TIMEOUT = 1800
 _READ_TIMEOUT = 300
 
 
-def launch_nodes(
-    command: Command,
-    size: Size,
-    nnodes: str,
-    rendezvous: Rendezvous,
-    template: Template,
-    where: Where,
-    job_env: dict[str, str],
-) -> list[NodePlan]:
-    """What each node runs, and with which environment."""
-    nodes = []
-    for index in range(size.nodes):
-        options = command.options
-        ours = _missing_options(command, size, nnodes, rendezvous, template, where, index)
-        nodes.append(
-            NodePlan(
-                index=index,
-                argv=[*command.executable, *ours, *options.words, *options.program],
-                launcher=[*command.executable, *ours, *options.launcher_words],
-                env=_env(command, size, nnodes, rendezvous, template, where, index, job_env),
-            )
+@dataclass(frozen=True)
+class Launch:
+    """All that launch lines are made from."""
+
+    command: Command
+    size: Size
+    nnodes: str
+    """A number, or a range such as `1:4`."""
+    rendezvous: Rendezvous
+    template: Template
+    where: Where
+    job_env: dict[str, str]
+
+    def nodes(self) -> list[NodePlan]:
+        """What each node runs, and with which environment."""
+        return [self._node(index) for index in range(self.size.nodes)]
+
+    def files(self) -> dict[str, str]:
+        """The files that the launch line names: deepspeed's list of hosts."""
+        if not self._needs_hostfile:
+            return {}
+        lines = [f"{host} slots={self.size.procs_per_node}" for host in self.where.hosts]
+        return {self._hostfile: "\n".join(lines) + "\n"}
+
+    def _node(self, index: int) -> NodePlan:
+        command, options = self.command, self.command.options
+        ours = self._missing_options(index)
+        return NodePlan(
+            index=index,
+            argv=[*command.executable, *ours, *options.words, *options.program],
+            launcher=[*command.executable, *ours, *options.launcher_words],
+            env=self._env(index),
         )
-    return nodes
 
+    def _missing_options(self, index: int) -> list[str]:
+        """The launcher's options that the user did not give."""
+        given = self.command.options.given
+        if self.command.launcher == "none":
+            return []
+        if self.command.launcher == "deepspeed":
+            ours = self._deepspeed_options(index)
+        else:
+            ours = self._torchrun_options(index)
+            if "standalone" in given:  # it brings a rendezvous of its own
+                ours = {name: ours[name] for name in ("nproc-per-node", "max-restarts")}
+        return [
+            f"--{name}={value}" if value else f"--{name}"
+            for name, value in ours.items()
+            if name.replace("_", "-") not in given
+        ]
 
-def hostfile(command: Command, size: Size, where: Where) -> dict[str, str]:
-    """The files that the launch line names: deepspeed's list of hosts."""
-    if not _needs_hostfile(command, size):
-        return {}
-    lines = [f"{host} slots={size.procs_per_node}" for host in where.hosts]
-    return {_hostfile_path(where): "\n".join(lines) + "\n"}
-
-
-def _missing_options(
-    command: Command,
-    size: Size,
-    nnodes: str,
-    rendezvous: Rendezvous,
-    template: Template,
-    where: Where,
-    index: int,
-) -> list[str]:
-    """The launcher's options that the user did not give."""
-    if command.launcher == "none":
-        return []
-    if command.launcher == "deepspeed":
-        ours = _deepspeed_options(command, size, where, index)
-    else:
-        ours = _torchrun_options(size, nnodes, rendezvous, template, where, index)
-        if "standalone" in command.options.given:  # it brings a rendezvous of its own
-            ours = {name: ours[name] for name in ("nproc-per-node", "max-restarts")}
-    return [
-        f"--{name}={value}" if value else f"--{name}"
-        for name, value in ours.items()
-        if name.replace("_", "-") not in command.options.given
-    ]
-
-
-def _torchrun_options(
-    size: Size, nnodes: str, rendezvous: Rendezvous, template: Template, where: Where, index: int
-) -> dict[str, str]:
-    options = {"nnodes": nnodes, "nproc-per-node": str(size.procs_per_node)}
-    restarts = str(_restarts(template, where))
-    if rendezvous.backend == "static":
-        return options | {
-            "rdzv-backend": "static",
-            "node-rank": str(index),
-            "master-addr": where.hosts[0],
-            "master-port": str(where.port),
+    def _torchrun_options(self, index: int) -> dict[str, str]:
+        rendezvous, where = self.rendezvous, self.where
+        options = {"nnodes": self.nnodes, "nproc-per-node": str(self.size.procs_per_node)}
+        restarts = str(_restarts(self.template, where))
+        if rendezvous.backend == "static":
+            return options | {
+                "rdzv-backend": "static",
+                "node-rank": str(index),
+                "master-addr": where.hosts[0],
+                "master-port": str(where.port),
+                "max-restarts": restarts,
+            }
+        options |= {
+            "rdzv-backend": rendezvous.backend,
+            "rdzv-endpoint": rendezvous.store,
+            "rdzv-id": where.run_id,
             "max-restarts": restarts,
+            "local-addr": where.hosts[index],
         }
-    options |= {
-        "rdzv-backend": rendezvous.backend,
-        "rdzv-endpoint": rendezvous.store,
-        "rdzv-id": where.run_id,
-        "max-restarts": restarts,
-        "local-addr": where.hosts[index],
-    }
-    conf = rendezvous_conf(rendezvous, where, index)
-    return options | {"rdzv-conf": conf} if conf else options
+        conf = rendezvous_conf(rendezvous, where, index)
+        return options | {"rdzv-conf": conf} if conf else options
+
+    def _deepspeed_options(self, index: int) -> dict[str, str]:
+        where = self.where
+        if not self._needs_hostfile:
+            asked = {"num-gpus", "num-accelerators", "include", "hostfile"} & set(self.command.options.given)
+            options = {} if asked else {"num_gpus": str(self.size.procs_per_node)}
+            return options | {"master_port": str(where.port)}
+        return {
+            "hostfile": self._hostfile,
+            "no_ssh": "",
+            "node_rank": str(index),
+            "master_addr": where.hosts[0],
+            "master_port": str(where.port),
+        }
+
+    @property
+    def _needs_hostfile(self) -> bool:
+        given = self.command.options.given
+        return self.command.launcher == "deepspeed" and self.size.nodes > 1 and "hostfile" not in given
+
+    @property
+    def _hostfile(self) -> str:
+        return f"{self.where.folder}/hostfile"
+
+    def _env(self, index: int) -> dict[str, str]:
+        size, where = self.size, self.where
+        fixed = {
+            "MASTER_ADDR": where.hosts[0],
+            "MASTER_PORT": str(where.port),
+            "NNODES": str(size.nodes),
+            "NODE_RANK": str(index),
+            "NPROC_PER_NODE": str(size.procs_per_node),
+        }
+        if self.command.launcher == "none" and size.procs_per_node == 1:
+            # One process a node and nobody to number them: what `init_method="env://"` expects.
+            fixed |= {"RANK": str(index), "WORLD_SIZE": str(size.nodes), "LOCAL_RANK": "0"}
+        # A script that calls torchrun itself finds every option here; its own flags win over these.
+        for name, value in self._torchrun_options(index).items():
+            fixed[f"PET_{name.replace('-', '_').upper()}"] = value
+        return _overridable(size, self.template, self.rendezvous) | self.job_env | self.command.env | fixed
 
 
 def rendezvous_conf(rendezvous: Rendezvous, where: Where, index: int) -> str:
@@ -105,60 +139,11 @@ def rendezvous_conf(rendezvous: Rendezvous, where: Where, index: int) -> str:
     return f"{is_host}{timeouts},keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
-def _deepspeed_options(command: Command, size: Size, where: Where, index: int) -> dict[str, str]:
-    if not _needs_hostfile(command, size):
-        asked = {"num-gpus", "num-accelerators", "include", "hostfile"} & set(command.options.given)
-        options = {} if asked else {"num_gpus": str(size.procs_per_node)}
-        return options | {"master_port": str(where.port)}
-    return {
-        "hostfile": _hostfile_path(where),
-        "no_ssh": "",
-        "node_rank": str(index),
-        "master_addr": where.hosts[0],
-        "master_port": str(where.port),
-    }
-
-
-def _needs_hostfile(command: Command, size: Size) -> bool:
-    return command.launcher == "deepspeed" and size.nodes > 1 and "hostfile" not in command.options.given
-
-
-def _hostfile_path(where: Where) -> str:
-    return f"{where.folder}/hostfile"
-
-
 def _restarts(template: Template, where: Where) -> int:
     lifecycle = template.lifecycle
     if lifecycle is None or lifecycle.restart_policy == "Never":
         return 0
     return where.restarts_left if where.restarts_left is not None else lifecycle.max_restarts or 0
-
-
-def _env(
-    command: Command,
-    size: Size,
-    nnodes: str,
-    rendezvous: Rendezvous,
-    template: Template,
-    where: Where,
-    index: int,
-    job_env: dict[str, str],
-) -> dict[str, str]:
-    settings = _overridable(size, template, rendezvous)
-    fixed = {
-        "MASTER_ADDR": where.hosts[0],
-        "MASTER_PORT": str(where.port),
-        "NNODES": str(size.nodes),
-        "NODE_RANK": str(index),
-        "NPROC_PER_NODE": str(size.procs_per_node),
-    }
-    if command.launcher == "none" and size.procs_per_node == 1:
-        # One process a node and nobody to number them: what `init_method="env://"` expects.
-        fixed |= {"RANK": str(index), "WORLD_SIZE": str(size.nodes), "LOCAL_RANK": "0"}
-    # A script that calls torchrun itself finds every option here; its own flags win over these.
-    for name, value in _torchrun_options(size, nnodes, rendezvous, template, where, index).items():
-        fixed[f"PET_{name.replace('-', '_').upper()}"] = value
-    return settings | job_env | command.env | fixed
 
 
 def _overridable(size: Size, template: Template, rendezvous: Rendezvous) -> dict[str, str]:

@@ -7,9 +7,10 @@ from orchestra.api.problem import Invalid, Problem
 from orchestra.api.quantity import Quantity
 from orchestra.api.queue import TorchrunQueue, TorchrunQueueSpec
 from orchestra.api.template import Distributed, Lifecycle, Scheduling, Storage, Template
+from orchestra.plan import launch
 from orchestra.plan.allowed import refused_overrides
 from orchestra.plan.command import Command, understand
-from orchestra.plan.launch import RESERVED_ENV, hostfile, launch_nodes
+from orchestra.plan.launch import RESERVED_ENV
 from orchestra.plan.merge import effective_template
 from orchestra.plan.model import Gang, Launch, Plan, Rendezvous, Resources, SyncPlan
 from orchestra.plan.size import Size, size_of
@@ -48,6 +49,7 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
     literal_env = {one.name: one.value or "" for one in template.env if one.value_from is None}
     code = plan_code(spec, template)
     nnodes = str(size.nodes) if least == most else f"{least}:{most}"
+    lines = launch.Launch(command, size, nnodes, rendezvous, template, where, literal_env)
     return Plan(
         job=job.metadata.name,
         namespace=job.metadata.namespace,
@@ -64,9 +66,9 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
             setup=_setup(spec),
             working_dir=template.working_dir or (code.mount_path if code else None),
             environment=spec.environment,
-            files=hostfile(command, size, where),
+            files=lines.files(),
         ),
-        nodes=launch_nodes(command, size, nnodes, rendezvous, template, where, literal_env),
+        nodes=lines.nodes(),
         env_references=[one for one in template.env if one.value_from is not None],
         env_from=template.env_from,
         secrets=spec.secrets,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 import msgspec
 
+from orchestra.api.base import from_builtins
 from orchestra.api.job import Failure, Phase, Progress, TorchrunJob, TorchrunJobStatus, Workers
 from orchestra.api.kubernetes import Condition
 from orchestra.plan.model import Plan
@@ -83,6 +85,20 @@ def with_progress(job: TorchrunJob, progress: Progress) -> TorchrunJob:
     news = {name: value for name, value in msgspec.structs.asdict(progress).items() if value is not None}
     merged = msgspec.structs.replace(before, **news)
     return with_status(job, progress=merged, progress_text=progress_text(merged))
+
+
+_WHOLE = ("step", "totalSteps", "etaSeconds", "checkpointStep")
+_NUMBERS = (*_WHOLE, "epoch", "loss", "tokensPerSecond", "goodput")
+
+
+def progress_from(reported: dict[str, Any]) -> Progress:
+    """What a rank wrote, as the API has it: a user's own script may write anything, so only finite numbers count."""
+    known: dict[str, float] = {}
+    for name in _NUMBERS:
+        value = reported.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            known[name] = max(0, round(value)) if name in _WHOLE else float(value)
+    return from_builtins(known, Progress)
 
 
 def progress_text(progress: Progress) -> str | None:

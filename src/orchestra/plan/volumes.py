@@ -9,6 +9,7 @@ from orchestra.api.problem import Problem
 from orchestra.api.quantity import Quantity
 from orchestra.api.template import (
     CheckpointStorage,
+    ClaimedStorage,
     DatasetStorage,
     ModelStorage,
     Storage,
@@ -18,10 +19,8 @@ from orchestra.api.template import (
 from orchestra.plan.model import Code, Purpose, Volume
 from orchestra.plan.size import Size
 
-_Claimed = WorkspaceStorage | CheckpointStorage | ModelStorage
 
-
-def is_on(block: WorkspaceStorage | DatasetStorage | CheckpointStorage | ModelStorage | None) -> bool:
+def is_on(block: ClaimedStorage | DatasetStorage | None) -> bool:
     """A block that does not say otherwise is meant."""
     return block is not None and block.enabled is not False
 
@@ -57,7 +56,7 @@ def plan_volumes(job: str, template: Template, size: Size, most_nodes: int) -> t
     return volumes, problems
 
 
-def _claimed(purpose: Purpose, block: _Claimed, job: str, size: Size, most_nodes: int) -> Volume:
+def _claimed(purpose: Purpose, block: ClaimedStorage, job: str, size: Size, most_nodes: int) -> Volume:
     shares = size.gpus_per_node or size.procs_per_node
     per_gpu = block.size_per_gpu or Quantity("10Gi")
     default_mode = "ReadWriteOnce" if most_nodes == 1 else "ReadWriteMany"
@@ -72,7 +71,7 @@ def _claimed(purpose: Purpose, block: _Claimed, job: str, size: Size, most_nodes
         storage_class=block.storage_class,
         access_modes=[] if named else list(block.access_modes) or [default_mode],
         read_only=isinstance(block, ModelStorage) and block.read_only is True,
-        retain=not isinstance(block, WorkspaceStorage) and block.retain is not False and not named,
+        retain=isinstance(block, CheckpointStorage | ModelStorage) and block.retain is not False and not named,
     )
 
 
