@@ -107,7 +107,13 @@ def test_interrupting_the_view_leaves_the_job_running(local: Local) -> None:
     program = str(Path(sys.executable).with_name("orchestra"))
     words = [program, "run", *plain("watched", 400, 0.05)[2:]]
     env = os.environ | {"ORCHESTRA_HOME": str(local.home.root), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env, cwd=local.home.root) as view:
+    # A run in the background of a script ignores ^C, and its children inherit that; a terminal's do not.
+    hears = [
+        sys.executable,
+        "-c",
+        "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    with subprocess.Popen([*hears, *words], stdout=subprocess.PIPE, text=True, env=env, cwd=local.home.root) as view:
         end = time.monotonic() + 30
         while not local.engine.jobs() and time.monotonic() < end:
             time.sleep(0.05)
