@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from orchestra.api.base import Model, decode_hook, encode_hook
-from orchestra.api.engine import Event
+from orchestra.api.engine import EngineError, Event
 from orchestra.api.job import TorchrunJob
 from orchestra.api.queue import TorchrunQueue
 
@@ -101,14 +101,18 @@ class Store:
     """One connection. Every method is one transaction."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        with self._transaction():
-            for statement in _SCHEMA.split(";\n"):
-                if statement.strip():
-                    self._connection.execute(statement)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # jobs have environments: nobody else's business
+            self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            with self._transaction():
+                for statement in _SCHEMA.split(";\n"):
+                    if statement.strip():
+                        self._connection.execute(statement)
+        except (OSError, sqlite3.Error) as error:
+            mend = "set ORCHESTRA_HOME to another folder, or move this one away"
+            raise EngineError(f"the store {path} cannot be used: {error}; {mend}") from error
 
     def close(self) -> None:
         """Closes the connection."""

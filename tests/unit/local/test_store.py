@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from builders import a_cpu_queue, a_job
-from orchestra.api.engine import Event
+from orchestra.api.engine import EngineError, Event
 from orchestra.local.store import Record, SlotClaim, Store
 
 
@@ -80,3 +80,17 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len({event.message for event in Store(tmp_path / "jobs.db").events("1")}) == 40
+
+
+def test_a_store_that_cannot_be_used_says_so_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_text("this is no database, but it is long enough to be looked at" * 20)
+    with pytest.raises(EngineError, match="ORCHESTRA_HOME"):
+        Store(tmp_path / "jobs.db")
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match="cannot be used"):
+        Store(tmp_path / "file" / "jobs.db")
+
+
+def test_nobody_else_reads_the_engines_folder(tmp_path: Path) -> None:
+    Store(tmp_path / "home" / "jobs.db")
+    assert (tmp_path / "home").stat().st_mode & 0o077 == 0
