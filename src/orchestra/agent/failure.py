@@ -74,6 +74,7 @@ class Failure:
             "message": self.message,
             "lines": [line[:_LINE_CHARACTERS] for line in self.lines][-LINES_KEPT:],
             "time": self.time,
+            "peerLost": self.peer_lost,
         }
 
 

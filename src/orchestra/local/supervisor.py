@@ -187,8 +187,8 @@ class Supervisor:
                     self._event("Normal", "Stopping", f"{asked}: asking the ranks to save and stop")
                     agents.stop()
                     kill_at = now + (made.lifecycle.grace_period_seconds or 0) + _KILL_MARGIN
-            if kill_at is None and agents.ended() and not self._take_back(agents, made):
-                kill_at = now + _LAST_WORDS  # one node has ended: the others follow or are ended
+            if kill_at is None and self._fell(agents) and not self._take_back(agents, made):
+                kill_at = now + _LAST_WORDS  # one node has fallen: the others follow or are ended
             if kill_at is not None and now > kill_at:
                 agents.kill()
             if now >= next_progress:
@@ -197,6 +197,12 @@ class Supervisor:
             time.sleep(_TICK)
         self._show_last_progress(agents)
         return asked
+
+    def _fell(self, agents: Agents) -> bool:
+        """Whether a node has ended otherwise than by being done: one that is done early just waits for the others."""
+        results = agents.results()
+        ended = [results[agent.index] for agent in agents.ended()]
+        return any(result is None or result.state != "done" for result in ended)
 
     def _take_back(self, agents: Agents, made: Plan) -> bool:
         """An elastic job goes on without a node that was lost, and takes it back in."""

@@ -24,6 +24,8 @@ class RankFailure(Model):
     message: str = ""
     lines: list[str] = []
     time: float | None = None
+    peer_lost: bool = False
+    """It fell because another one was gone: not the culprit if any other is to be had."""
 
 
 class AgentResult(Model):
@@ -66,7 +68,8 @@ def outcome_of(results: dict[int, AgentResult | None]) -> Outcome:
     known = {node: result for node, result in results.items() if result is not None}
     restarts = max((result.restarts for result in known.values()), default=0)
     failed = [(node, result) for node, result in known.items() if result.state in ("failed", "hang")]
-    if failed:
+    followed = all(result.failure is not None and result.failure.peer_lost for _, result in failed)
+    if failed and not (followed and len(known) < len(results)):  # who only fell with a lost node is not to blame
         node, first = min(failed, key=lambda item: _failed_at(item[1]))
         state: State = "hang" if first.state == "hang" else "failed"
         return Outcome(state, restarts, failure=_failure(node, first))
@@ -86,10 +89,12 @@ def _saved(results: dict[int, AgentResult]) -> tuple[int | None, str | None]:
     return (max(steps) if steps else None), checkpoint
 
 
-def _failed_at(result: AgentResult) -> tuple[bool, float]:
-    """A rank's failure comes before a launcher's, which often fell because of another node; then the earliest."""
+def _failed_at(result: AgentResult) -> tuple[bool, bool, float]:
+    """A rank's failure comes before a launcher's, and both before one that only lost its peer; then the earliest."""
     failure = result.failure
-    return failure is None or failure.rank is None, (failure.time if failure else None) or float("inf")
+    if failure is None:
+        return True, True, float("inf")
+    return failure.peer_lost, failure.rank is None, failure.time or float("inf")
 
 
 def _failure(node: int, result: AgentResult) -> Failure:

@@ -162,3 +162,10 @@ def test_a_job_that_the_machine_cannot_hold_is_refused_and_not_kept(local: Local
         local.submit("gpus", "python x.py", overrides={"nodeResources": {"gpus": 8}}, numGPUs=16)
     with pytest.raises(NotFound):
         local.engine.get("gpus")
+
+
+def test_a_node_that_is_done_early_does_not_end_the_others(local: Local) -> None:
+    local.submit("uneven", ["sh", "-c", "sleep $((NODE_RANK * 8)); echo end of $NODE_RANK"], numNodes=2)
+    assert local.rest("uneven").status.phase == "Succeeded"  # type: ignore[union-attr]
+    assert "[r1] end of 1" in local.log("uneven")
+    local.nothing_left()

@@ -122,6 +122,20 @@ def test_a_multi_node_gpu_file_runs_here_as_cpu_processes(local: Local) -> None:
     assert result.stdout.count("[DDP] rank") == 2
 
 
+def test_an_elastic_job_takes_a_lost_node_back_in(local: Local, undisturbed: float) -> None:
+    command = COMMAND.replace("0.05", "0.3")
+    local.submit("stretchy", command, numNodes=2, procsPerNode=1, elastic={"minNodes": 1, "maxNodes": 2}, maxRestarts=0)
+    local.step("stretchy", 6, SLOW)
+    agents = [pid for pid, line in local.processes().items() if " run " in line and "/nodes/1/launch.json" in line]
+    os.kill(agents[0], signal.SIGKILL)
+    job = local.rest("stretchy", SLOW)
+    assert job.status is not None
+    assert job.status.phase == "Succeeded", local.log("stretchy")
+    assert any(event.reason == "NodeLost" for event in local.engine.events("stretchy"))
+    assert final_loss(local, "stretchy") == pytest.approx(undisturbed, abs=1e-4)
+    local.nothing_left()
+
+
 def test_a_torchrun_script_that_fails_names_its_rank(local: Local, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

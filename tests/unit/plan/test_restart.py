@@ -93,3 +93,16 @@ def test_a_rank_is_blamed_before_a_launcher_that_fell_with_it() -> None:
     outcome = outcome_of({0: launcher, 1: rank})
     assert outcome.failure is not None
     assert outcome.failure.rank == 2
+
+
+def test_who_only_fell_with_a_lost_node_is_not_to_blame() -> None:
+    fell = AgentResult(
+        state="failed",
+        failure=RankFailure(rank=0, reason="Exception", message="closed by peer", time=1.0, peer_lost=True),
+    )
+    assert outcome_of({0: fell, 1: None}).state == "lost", "free: the node is gone"
+    assert outcome_of({0: fell, 1: AgentResult(state="stopped")}).state == "failed", "nobody else is to be had"
+    guilty = AgentResult(state="failed", failure=RankFailure(rank=1, reason="Exception", message="boom", time=2.0))
+    outcome = outcome_of({0: fell, 1: guilty, 2: None})
+    assert outcome.failure is not None
+    assert (outcome.state, outcome.failure.rank) == ("failed", 1)
