@@ -31,7 +31,7 @@ def install() -> int:
     """Runs pip, showing one line that moves instead of its hundred that do not."""
     command = [
         str(VENV / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", "--no-input",
-        "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[dev,train]",
+        "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[dev,deepspeed]",
     ]  # fmt: skip
     env = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     begun = shown = time.monotonic()

@@ -60,9 +60,12 @@ def test_make_cluster_prints_all_a_shell_needs_and_goes_without_a_trace(mark: st
     def shell(script: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=200)
 
-    used = shell(f'eval "$({testbed} up | tail -1)" && kubectl get nodes -o name && command -v kubectl')
+    up = shell(f"{testbed} up")
+    assert up.returncode == 0, up.stderr
+    export_line = up.stdout.splitlines()[-1]
+    used = shell(f"{export_line} && kubectl get nodes -o name && command -v kubectl")
 
-    assert used.stdout.splitlines()[:2] == ["node/n0", "node/n1"], used
+    assert used.stdout.splitlines()[:2] == ["node/n0", "node/n1"], used.stderr
     assert str(leftovers.FOLDER) in used.stdout.splitlines()[2]
     assert len(machine.marked(MARK, mark)) > 0, "the cluster must outlive the command that started it"
     say_hello(Cluster.attach())
