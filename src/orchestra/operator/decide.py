@@ -16,7 +16,7 @@ from orchestra.api.job import Phase, Progress, RestartBudget, TorchrunJob, Torch
 from orchestra.api.kubernetes import Condition
 from orchestra.api.problem import Problem
 from orchestra.operator.kinds import PodObject
-from orchestra.operator.verdicts import outcome_of_pods, why_not_running
+from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome
 
@@ -39,6 +39,8 @@ class Observation:
     progress: Progress | None
     """What rank 0 last reported."""
     generation: int = 0
+    cancelled: bool = False
+    """Somebody asked for its end."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Decision:
     create: bool = False
     """Create whatever of the current attempt is not there."""
     delete: tuple[PodObject, ...] = ()
+    stop: tuple[PodObject, ...] = ()
+    """End these gracefully, but keep them: their logs go with them."""
     delete_job: bool = False
     look_again: float | None = None
     events: tuple[Told, ...] = field(default=())
@@ -74,6 +78,8 @@ def decide(seen: Observation, now: float) -> Decision:
     current = status.status_of(job)
     if current.phase in status.FINISHED:
         return _finished(seen, job, now)
+    if seen.cancelled:
+        return _cancelling(seen, job, now)
     if seen.plan is None:
         return _not_plannable(seen, job, now)
     job = _valid(job, seen.plan, now)
@@ -90,13 +96,33 @@ def decide(seen: Observation, now: float) -> Decision:
 def _finished(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Ended: free what still runs, keep what holds logs, and go when the time to live is over."""
     current = status.status_of(job)
-    alive = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
+    workers, others = _alive(seen)
     ttl = _lifecycle_value(seen, "ttl_seconds_after_finished")
     ended = status.seconds_of(current.completion_time)
     if ttl is None or ended is None:
-        return Decision(current, delete=alive)
+        return Decision(current, stop=workers, delete=() if workers else others)
     left = ended + ttl - now
-    return Decision(current, delete=alive, delete_job=left <= 0, look_again=left if left > 0 else None)
+    return Decision(
+        current,
+        stop=workers,
+        delete=() if workers else others,  # ranks that save still need the store
+        delete_job=left <= 0,
+        look_again=left if left > 0 else None,
+    )
+
+
+def _cancelling(seen: Observation, job: TorchrunJob, now: float) -> Decision:
+    """Stopped gracefully, as for a suspension, but for good; the pods stay for their logs."""
+    current = status.status_of(job)
+    workers = tuple(pod for pod in seen.pods if pod.is_worker and not pod.ended)
+    if workers:
+        asked = _told(job, current.phase or "Pending", "Cancelling", "saving and stopping", now)
+        return replace(asked, stop=tuple(pod for pod in workers if not pod.leaving))
+    mine = tuple(pod for pod in seen.pods if pod.is_worker and pod.attempt == current.attempt)
+    saved = saved_step(mine)
+    words = f"saved at step {saved}" if saved is not None else "nothing more was saved"
+    made = _told(with_last_words(job, mine), "Failed", "Cancelled", f"cancelled; {words}", now)
+    return replace(made, delete=_alive(seen)[1])
 
 
 def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
@@ -160,13 +186,13 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
         job = _condition(job, _CREATED, "True", "Created", "all workers were created", now)
     late = _past_deadline(seen, job, now)
     if late is not None:
-        here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
-        return replace(_told(job, "Failed", "DeadlineExceeded", late, now, warning=True), delete=here)
+        return replace(_told(job, "Failed", "DeadlineExceeded", late, now, warning=True), stop=_alive(seen)[0])
     outcome = outcome_of_pods(workers, plan.node_count, now, _WAIT_FOR_OTHERS)
     if outcome is None:
         return _progressing(seen, job, plan, workers, now)
     if isinstance(outcome, float):  # seconds to wait for the others' last words
         return Decision(status.status_of(job), look_again=outcome)
+    job = with_last_words(job, workers)
     job = status.with_status(job, restarts=(current.restarts or 0) + outcome.restarts)
     if outcome.state == "done":
         store = tuple(pod for pod in seen.pods if not pod.is_worker and not pod.leaving)
@@ -221,6 +247,12 @@ def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Out
 
 
 # ---- small steps
+
+
+def _alive(seen: Observation) -> tuple[tuple[PodObject, ...], tuple[PodObject, ...]]:
+    """Workers, and the others, that run and that nobody has deleted."""
+    here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
+    return tuple(pod for pod in here if pod.is_worker), tuple(pod for pod in here if not pod.is_worker)
 
 
 def _with_progress(seen: Observation) -> TorchrunJob:

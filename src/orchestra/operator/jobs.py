@@ -23,8 +23,9 @@ from orchestra.kube.status import StatusWriter
 from orchestra.kube.writes import Child, Creation, Replaced, create_children, delete_owned
 from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, shared_children
 from orchestra.operator.decide import Decision, Observation, Told, decide
-from orchestra.operator.kinds import JOBS, JobObject, PodObject, QueueObject
+from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
 from orchestra.operator.progress import ProgressBoard
+from orchestra.operator.stops import stop_owned
 from orchestra.plan import Plan, status
 from orchestra.plan.queues import SHARED_NAMESPACE
 
@@ -91,6 +92,7 @@ class JobController:
             pods=pods,
             progress=self._board.progress(meta.uid),
             generation=meta.generation,
+            cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
         )
 
     def _queue(self, job: TorchrunJob) -> TorchrunQueue | None:
@@ -118,6 +120,8 @@ class JobController:
             self._tell(found, event)
         for pod in decision.delete:
             await delete_owned(self._client, PODS, pod.metadata, owner_uid=meta.uid, expectations=self._expected)
+        for pod in decision.stop:
+            await stop_owned(self._client, pod, owner_uid=meta.uid, expectations=self._expected)
         if decision.create and seen.plan is not None:
             await self._create(found, seen, decision)
 

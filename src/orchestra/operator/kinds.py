@@ -6,6 +6,14 @@ import msgspec
 
 from orchestra.api.base import decode_hook
 from orchestra.api.job import TorchrunJobSpec, TorchrunJobStatus
+from orchestra.api.labels import (
+    ATTEMPT_LABEL,
+    CANCEL_ANNOTATION,
+    JOB_LABEL,
+    NODE_LABEL,
+    QUEUE_LABEL,
+    ROLE_LABEL,
+)
 from orchestra.api.queue import TorchrunQueueSpec
 from orchestra.kube.objects import Metadata, Resource, Slim
 
@@ -15,11 +23,7 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "NetworkPolicy", "network
 KAI_POD_GROUPS = Resource("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups")
 COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 
-JOB_LABEL = "torchrun-job-name"
-QUEUE_LABEL = "torchrun-queue-name"
-NODE_LABEL = "torchrun-node-index"
-ATTEMPT_LABEL = "torchrun.ai/attempt"
-ROLE_LABEL = "torchrun.ai/role"
+__all__ = ["ATTEMPT_LABEL", "CANCEL_ANNOTATION", "JOB_LABEL", "NODE_LABEL", "QUEUE_LABEL", "ROLE_LABEL"]
 
 _specs = msgspec.json.Decoder(TorchrunJobSpec, dec_hook=decode_hook)
 _statuses = msgspec.json.Decoder(TorchrunJobStatus, dec_hook=decode_hook)
@@ -107,6 +111,7 @@ class PodSpec(Slim, frozen=True):
     """What is read of a pod's spec."""
 
     node_name: str = ""
+    active_deadline_seconds: int | None = None
 
 
 class PodObject(Slim, frozen=True):

@@ -23,7 +23,7 @@ def operator_rules() -> list[Json]:
         _rule("torchrun.ai", ["torchrunjobs/status", "torchrunqueues/status"], ["get", "patch"]),
         # Where OwnerReferencesPermissionEnforcement is on, owning a child that blocks deletion needs this.
         _rule("torchrun.ai", ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
-        _rule("", ["pods"], [*_READ, "create", "delete"]),
+        _rule("", ["pods"], [*_READ, "create", "delete", "patch"]),  # patch: to end one and keep its log
         _rule("", ["services", "configmaps", "persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
         _rule("scheduling.x-k8s.io", ["podgroups"], ["get", "create"]),

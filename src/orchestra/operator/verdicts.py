@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from orchestra.api.job import Failure
+from orchestra.api.job import Failure, TorchrunJob
 from orchestra.operator.kinds import PodObject
+from orchestra.plan import status
 from orchestra.plan.outcome import AgentResult, Outcome, RankFailure, outcome_of
 
 _STOPPED = 75
@@ -59,6 +60,21 @@ def result_of(pod: PodObject) -> AgentResult | None:
     if terminated.exit_code in _KILLED:
         return None  # the agent itself was killed from outside
     return _failed("ExitCode", f"{terminated.reason}: {terminated.message}".strip(": "), terminated.exit_code)
+
+
+def with_last_words(job: TorchrunJob, workers: tuple[PodObject, ...]) -> TorchrunJob:
+    """The job with the progress that its ended workers last reported: nobody can ask them any more."""
+    for pod in sorted(workers, key=lambda one: one.index):
+        told = result_of(pod)
+        if told is not None and told.progress:
+            return status.with_progress(job, status.progress_from(told.progress))
+    return job
+
+
+def saved_step(workers: tuple[PodObject, ...]) -> int | None:
+    """The step that workers saved when they were told to stop."""
+    results = [result_of(pod) for pod in workers]
+    return max((told.step for told in results if told and told.checkpoint and told.step is not None), default=None)
 
 
 def _failed(reason: str, message: str, code: int) -> AgentResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -96,6 +97,36 @@ def test_all_running_is_running_and_all_done_is_success() -> None:
     assert names(made.delete) == [store.metadata.name]
 
 
+def test_the_last_words_of_a_short_job_are_its_progress() -> None:
+    words: dict[str, Any] = {"progress": {"step": 5, "totalSteps": 5, "loss": 0.5}}
+    made = decide(seen(job("Running", 1), ended(0, "done", **words), ended(1, "done")), NOW)
+    assert (made.status.phase, made.status.progress_text) == ("Succeeded", "5/5 100%")
+
+
+def test_a_cancelled_job_stops_its_workers_and_then_ends_for_good() -> None:
+    store = a_pod(-1, role="store")
+    running = replace(seen(job("Running", 1), a_pod(0), a_pod(1), store), cancelled=True)
+    made = decide(running, NOW)
+    assert (made.status.phase, len(made.stop), made.delete) == ("Running", 2, ()), "ranks that save need the store"
+    saved: dict[str, Any] = {"step": 7, "checkpoint": "/out/7"}
+    over = replace(seen(job("Running", 1), ended(0, "stopped", **saved), ended(1, "stopped"), store), cancelled=True)
+    made = decide(over, NOW)
+    said = status.phase_condition(status.with_status(job(), conditions=made.status.conditions))
+    assert said is not None
+    assert (made.status.phase, said.reason, said.message) == ("Failed", "Cancelled", "cancelled; saved at step 7")
+    assert (names(made.delete), made.status.completion_time is not None) == ([store.metadata.name], True)
+
+
+@pytest.mark.parametrize("phase", [None, "Pending", "Suspended"])
+def test_a_job_that_does_not_run_is_cancelled_at_once(phase: str | None) -> None:
+    waiting = replace(seen(job(phase)), cancelled=True)
+    assert decide(waiting, NOW).status.phase == "Failed"
+    no_queue = Observation(
+        job=job(phase), plan=None, problems=(), queue_missing=True, pods=(), progress=None, cancelled=True
+    )
+    assert decide(no_queue, NOW).status.phase == "Failed"
+
+
 def test_one_done_and_one_running_is_no_end() -> None:
     assert decide(seen(job("Running", 1), ended(0, "done"), a_pod(1)), NOW).status.phase == "Running"
 
@@ -172,7 +203,7 @@ def test_a_missing_queue_and_an_impossible_size_wait_with_the_reason() -> None:
 def test_deadline_ttl_and_pending_timeout() -> None:
     late = status.with_status(job("Running", 1, activeDeadlineSeconds=60), start_time=status.timestamp(NOW - 61))
     made = decide(seen(late, a_pod(0), a_pod(1)), NOW)
-    assert (made.status.phase, len(made.delete)) == ("Failed", 2)
+    assert (made.status.phase, len(made.stop), len(made.delete)) == ("Failed", 2, 0), "stopped, and kept for their logs"
     over = status.with_status(
         job("Succeeded", 1, ttlSecondsAfterFinished=10), completion_time=status.timestamp(NOW - 11)
     )

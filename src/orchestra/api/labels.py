@@ -1,0 +1,16 @@
+"""Labels and annotations that users and engines meet on objects in a cluster."""
+
+JOB_LABEL = "torchrun-job-name"
+QUEUE_LABEL = "torchrun-queue-name"
+NODE_LABEL = "torchrun-node-index"
+ATTEMPT_LABEL = "torchrun.ai/attempt"
+ROLE_LABEL = "torchrun.ai/role"
+RETAINED_LABEL = "torchrun.ai/retained"
+"""On claims that outlive their job."""
+
+CANCEL_ANNOTATION = "torchrun.ai/cancelled"
+"""On a job: when somebody asked for its end. Not a field of the spec: a cancelled job is never resumed."""
+FOLDER_LABEL = "torchrun.ai/submitted-from"
+"""On a job: a hash of machine and folder, by which `newest` finds it. Not the path: that is nobody's business."""
+SUBMITTED_ANNOTATION = "torchrun.ai/submitted-at"
+"""On a job: unix seconds. Kubernetes' own time stamps tell no two jobs of one second apart."""
