@@ -71,6 +71,8 @@ def main() -> int:
     if install():
         return 1
     STAMP.write_text(mark)
+    # Gigabytes were just written: unless they reach the disk now, the next program waits for them at its first fsync.
+    os.sync()
     return 0
 
 

@@ -29,7 +29,7 @@ from testbed.node import Node
 from testbed.processes import Processes
 from testbed.programs import cache_folder, programs
 from testbed.steps import Say, silent
-from testbed.waiting import wait_until
+from testbed.waiting import PATIENCE, wait_until
 
 NODES = 2
 _STATE = "cluster.json"
@@ -184,13 +184,13 @@ class Cluster:
             return False
         return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", []))
 
-    def wait_for_nodes(self, timeout: float = 120.0) -> None:
+    def wait_for_nodes(self, timeout: float = PATIENCE) -> None:
         """Wait until every node is Ready and takes pods."""
         deadline = time.monotonic() + timeout
         for node in self.nodes:
             self.wait_for_node(node.name, timeout=max(deadline - time.monotonic(), 1.0))
 
-    def wait_for_node(self, name: str, *, ready: bool = True, timeout: float = 120.0) -> None:
+    def wait_for_node(self, name: str, *, ready: bool = True, timeout: float = PATIENCE) -> None:
         """Wait until the node is Ready and takes pods, or until it is not so any more."""
         what = f"node {name} is {'Ready' if ready else 'not Ready'}"
         wait_until(what, lambda: self.node_is_ready(name) == ready, timeout=timeout, interval=0.1)

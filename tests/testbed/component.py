@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 
 from testbed.processes import ProcessError, Processes
-from testbed.waiting import wait_until
+from testbed.waiting import PATIENCE, wait_until
 
 
 class ComponentDiedError(Exception):
@@ -42,7 +42,7 @@ class Component:
         """End it without a chance to say anything to anybody."""
         self._processes.kill9(self.name)
 
-    def restart(self, timeout: float = 60.0) -> None:
+    def restart(self, timeout: float = PATIENCE) -> None:
         """Start it again (after killing it, where it still runs) as it was; returns when it is ready."""
         self._processes.kill9(self.name)
         self._processes.restart(self.name)
@@ -67,7 +67,7 @@ class Component:
         """SIGCONT: it goes on as if no time had passed."""
         self._signal(signal.SIGCONT)
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = PATIENCE) -> None:
         """Wait until it is ready; ComponentDiedError as soon as it has ended instead."""
 
         def ready() -> bool:

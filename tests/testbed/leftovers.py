@@ -16,7 +16,7 @@ from testbed import network, processes
 from testbed.cgroups import ROOT as CGROUP
 from testbed.cgroups import Cgroups
 from testbed.node import OWN_FOLDERS, kill_shims
-from testbed.waiting import wait_until
+from testbed.waiting import PATIENCE, wait_until
 
 # One cluster a machine (its addresses and control groups are fixed), so one folder and one lock.
 FOLDER = Path("/var/lib/orchestra-testbed")
@@ -96,7 +96,7 @@ def clear(folder: Path = FOLDER) -> list[str]:
     for part in _process_folders(folder):
         processes.clear_leftovers(part)
     sockets = [node / "containerd.sock" for node in folder.glob("n[0-9]*")]
-    wait_until("the nodes' shims end", lambda: not [None for socket in sockets if kill_shims(socket)], timeout=20)
+    wait_until("the nodes' shims end", lambda: not [None for socket in sockets if kill_shims(socket)], timeout=PATIENCE)
     cgroups.kill()
     network.down()
     cgroups.remove()

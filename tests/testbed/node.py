@@ -15,7 +15,7 @@ from testbed import network, node_config
 from testbed.cgroups import Cgroups
 from testbed.packages import system_path
 from testbed.processes import Processes
-from testbed.waiting import wait_until
+from testbed.waiting import PATIENCE, wait_until
 
 # Folders the node has to itself. They must exist on the machine, as mount points.
 OWN_FOLDERS = ("/var/lib/kubelet", "/var/log/containers", "/var/lib/cni", "/run/containerd", "/run/netns")
@@ -111,7 +111,7 @@ class Node:
         """SIGKILL every process of the node, in the order in which none of them restarts another."""
         for role in ("kubelet", "containerd"):
             self._processes.kill9(self._called(role))
-        wait_until(f"{self.name}: shims end", lambda: not kill_shims(self.files.containerd_socket), timeout=20)
+        wait_until(f"{self.name}: shims end", lambda: not kill_shims(self.files.containerd_socket), timeout=PATIENCE)
         self.cgroups.kill(self.name)
         self._processes.kill9(self._called("holder"))
 
@@ -125,7 +125,7 @@ class Node:
         self.files.ready.unlink(missing_ok=True)
         hold: list[str | Path] = ["sh", "-c", _HOLD, "holder", self.files.own, self.files.ready, *OWN_FOLDERS]
         self._start("holder", ["unshare", "--mount", "--net", "--propagation", "private", *hold])
-        wait_until(f"{self.name}: mounts in place", self._mounted, timeout=30, interval=0.01)
+        wait_until(f"{self.name}: mounts in place", self._mounted, timeout=PATIENCE, interval=0.01)
         network.plug(self.index, self._holder_pid(), self._nodes)
         self._start_containerd()
 
@@ -137,7 +137,7 @@ class Node:
     def _start_containerd(self) -> None:
         self.files.containerd_socket.unlink(missing_ok=True)
         self._start_inside("containerd", ["containerd", "--config", self.files.containerd_config])
-        wait_until(f"{self.name}: containerd answers", self._containerd_answers, timeout=60, interval=0.1)
+        wait_until(f"{self.name}: containerd answers", self._containerd_answers, timeout=PATIENCE, interval=0.1)
 
     def _containerd_answers(self) -> bool:
         if not self._processes.alive(self._called("containerd")):

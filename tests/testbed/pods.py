@@ -6,7 +6,7 @@ from typing import Any
 from testbed.api import Api, Json
 from testbed.gpus import RESOURCE
 from testbed.host_mounts import Mounts, container, usr_mounts
-from testbed.waiting import wait_until
+from testbed.waiting import PATIENCE, wait_until
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -67,7 +67,7 @@ def get(api: Api, namespace: str, name: str) -> Json:
     return api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
 
-def wait_for_phase(api: Api, namespace: str, name: str, phase: str, *, timeout: float = 90.0) -> Json:
+def wait_for_phase(api: Api, namespace: str, name: str, phase: str, *, timeout: float = PATIENCE) -> Json:
     """Wait until the pod is in this phase and return it; PodFailedError when it ended in another one."""
 
     def reached() -> Json | None:
@@ -80,7 +80,7 @@ def wait_for_phase(api: Api, namespace: str, name: str, phase: str, *, timeout: 
     return wait_until(f"pod {name} is {phase}", reached, timeout=timeout, interval=0.1) or {}
 
 
-def wait_until_unschedulable(api: Api, namespace: str, name: str, *, timeout: float = 60.0) -> str:
+def wait_until_unschedulable(api: Api, namespace: str, name: str, *, timeout: float = PATIENCE) -> str:
     """Wait until the scheduler has looked at the pod and found no place; returns why."""
 
     def refused() -> str:

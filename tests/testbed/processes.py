@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-_KILL_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 60.0
 
 # Runs in the child, becomes the program. A wrapper and not a `preexec_fn`, because the latter runs Python
 # code between fork and exec, which can deadlock in a process with threads.

@@ -16,7 +16,7 @@ from testbed.programs import ProgramsUnavailable, programs
 from testbed.progress import Progress
 from testbed.tiers import Tier, TierUnavailable, register_tier
 
-_PATIENCE_S = 240.0  # less than a test may take, so that the message is ours
+_PATIENCE_S = 600.0  # less than a test may take, so that the message is ours
 
 
 @pytest.fixture(scope="session")

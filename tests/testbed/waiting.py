@@ -6,8 +6,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# What takes a second on a quiet machine takes minutes when the disk is busy with somebody's gigabytes: a wait that ends
+# too early makes a working test fail, one that ends late costs nothing.
+PATIENCE = 180.0
 
-def wait_until(what: str, condition: Callable[[], T], *, timeout: float = 60.0, interval: float = 0.05) -> T:
+
+def wait_until(what: str, condition: Callable[[], T], *, timeout: float = PATIENCE, interval: float = 0.05) -> T:
     """Ask `condition` until its answer is true, and return that answer.
 
     An exception of the condition ends the wait at once. TimeoutError says what was waited for, and the last

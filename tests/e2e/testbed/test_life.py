@@ -58,7 +58,7 @@ def test_make_cluster_prints_all_a_shell_needs_and_goes_without_a_trace(mark: st
     testbed = f"{sys.executable} -m testbed"
 
     def shell(script: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=200)
+        return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=800)
 
     up = shell(f"{testbed} up")
     assert up.returncode == 0, up.stderr
