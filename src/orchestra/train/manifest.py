@@ -118,10 +118,15 @@ def last_complete(folder: str | Path) -> Path | None:
 
 def set_aside(folder: Path, position: Position) -> Path:
     """Rename an unfit checkpoint, so that no later resume looks at it again. Its files are kept."""
+    return set_folder_aside(folder / position.name)
+
+
+def set_folder_aside(checkpoint: Path) -> Path:
+    """The same, for a folder of any name."""
     number = 0
-    while (aside := folder / f"{_SET_ASIDE}{position.name}{f'-{number}' if number else ''}").exists():
+    while (aside := checkpoint.with_name(f"{_SET_ASIDE}{checkpoint.name}{f'-{number}' if number else ''}")).exists():
         number += 1
-    return (folder / position.name).rename(aside)
+    return checkpoint.rename(aside)
 
 
 def left_behind(folder: Path) -> Iterator[Path]:
@@ -149,12 +154,13 @@ def _what_is_wrong_with(file: Path, expected: Part) -> str | None:
         size = file.stat().st_size
         if size != expected.size:
             return f"{file.name} has {size} bytes instead of {expected.size}"
-        return None if _crc32(file) == expected.crc32 else f"{file.name} is damaged: its checksum is another"
+        return None if crc32(file) == expected.crc32 else f"{file.name} is damaged: its checksum is another"
     except OSError as error:
         return f"{file.name} cannot be read: {error.strerror}"
 
 
-def _crc32(file: Path) -> int:
+def crc32(file: Path) -> int:
+    """The checksum of a file's content."""
     checksum = 0
     with file.open("rb") as opened:
         while chunk := opened.read(_CHUNK):

@@ -86,11 +86,16 @@ class Rank:
 class Ranks:
     """All processes of one training on this machine. None of them outlives the `with`."""
 
-    def __init__(self, folder: Path, size: int, *flags: str, stop_files: bool = True) -> None:
+    def __init__(
+        self, folder: Path, size: int, *flags: str, stop_files: bool = True, program: list[str] = SMOKE
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.ranks = [self._start(folder / f"rank-{rank}", rank, size, port, flags, stop_files) for rank in range(size)]
+        command = [*program, *flags]
+        self.ranks = [
+            self._start(folder / f"rank-{rank}", rank, size, port, command, stop_files) for rank in range(size)
+        ]
 
     def __enter__(self) -> list[Rank]:
         return self.ranks
@@ -102,7 +107,7 @@ class Ranks:
             rank.process.wait()
 
     @staticmethod
-    def _start(folder: Path, rank: int, size: int, port: int, flags: tuple[str, ...], stop_files: bool) -> Rank:
+    def _start(folder: Path, rank: int, size: int, port: int, command: list[str], stop_files: bool) -> Rank:
         folder.mkdir(parents=True)
         variables = environment() | {
             "RANK": str(rank),
@@ -117,7 +122,7 @@ class Ranks:
         if stop_files:
             variables["ORCHESTRA_STOP_FILE"] = str(folder / "stop.json")
         with (folder / "output").open("wb") as output:
-            process = subprocess.Popen([*SMOKE, *flags], env=variables, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
         return Rank(folder, process)
 
 
