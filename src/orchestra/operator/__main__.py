@@ -17,10 +17,13 @@ from orchestra.kube.controller import changed_by_others
 from orchestra.kube.events import EventRecorder
 from orchestra.kube.lease import Elector
 from orchestra.kube.manager import Manager, ManagerOptions
-from orchestra.kube.objects import PODS, Key
+from orchestra.kube.objects import PODS, Key, MetadataOnly
 from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, PodObject, QueueObject
 from orchestra.operator.progress import ProgressBoard
+from orchestra.operator.queueing.kinds import PRIORITY_CLASSES, STORAGE_CLASSES, Classes, PriorityClass
+from orchestra.operator.queueing.lines import Lines
+from orchestra.operator.queueing.lookup import QueueLookup
 from orchestra.plan.queues import SHARED_NAMESPACE
 
 
@@ -60,13 +63,16 @@ async def run(args: argparse.Namespace) -> None:
                 controller.queue.add(job.metadata.key)
 
         board = ProgressBoard(targets, news)
-        reconciler = JobController(
-            client, jobs, queues, pods, events, board, shared_namespace=args.shared_queues_namespace
-        )
+        lookup = QueueLookup(jobs, queues, args.shared_queues_namespace)
+        classes = _classes(manager)
+        lines = Lines(lookup, jobs, pods, wake=lambda key: controller.queue.add(key), priority=classes.priority)
+        if classes.priorities is not None:
+            classes.priorities.listen(lambda _change: lines.priorities_changed())
+        reconciler = JobController(client, jobs, lookup, lines, pods, events, board)
         controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
         controller.watch(pods, lambda pod: [job.metadata.key for job in by_uid.get(pod.metadata.controller_uid)])
-        controller.watch(queues, lambda queue: [job.metadata.key for job in jobs if _names(job, queue)])
+        controller.watch(queues, lambda queue: lookup.may_mean(queue.metadata), worth=changed_by_others)
         manager.background(events.run, at_end=events.flush)
         manager.background(board.run)
         stop = asyncio.Event()
@@ -77,9 +83,11 @@ async def run(args: argparse.Namespace) -> None:
         await client.close()
 
 
-def _names(job: JobObject, queue: QueueObject) -> bool:
-    """Whether a job may mean this queue; looked for in the bytes, since most jobs do not."""
-    return queue.metadata.name.encode() in bytes(job.spec)
+def _classes(manager: Manager) -> Classes:
+    """What of the whole cluster is read; nothing where the operator has Roles only."""
+    if manager.options.namespaces:
+        return Classes(None, None)
+    return Classes(manager.cache(PRIORITY_CLASSES, PriorityClass), manager.cache(STORAGE_CLASSES, MetadataOnly))
 
 
 def _options(args: argparse.Namespace) -> ManagerOptions:

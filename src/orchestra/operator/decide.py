@@ -16,6 +16,7 @@ from orchestra.api.job import Phase, Progress, RestartBudget, TorchrunJob, Torch
 from orchestra.api.kubernetes import Condition
 from orchestra.api.problem import Problem
 from orchestra.operator.kinds import PodObject
+from orchestra.operator.queueing.line import Place
 from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome
@@ -41,6 +42,8 @@ class Observation:
     generation: int = 0
     cancelled: bool = False
     """Somebody asked for its end."""
+    place: Place | None = None
+    """Its place in the line of its queue; None where the queue has no line."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,8 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     plan = seen.plan
     if plan is None:
         return Decision(current)
+    if seen.place is not None and not seen.place.may_start:
+        return _in_line(status.sized(job, plan), seen.place, now)
     job = status.with_status(status.sized(job, plan), attempt=attempt)
     job = _condition(job, _CREATED, "False", "Creating", f"creating {plan.node_count} workers", now)
     size = f"{plan.node_count} x {plan.procs_per_node} processes"
@@ -170,6 +175,14 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     return replace(
         _told(job, "Provisioning", "Starting", f"attempt {attempt}: {size}", now), create=True, delete=outdated
     )
+
+
+def _in_line(job: TorchrunJob, place: Place, now: float) -> Decision:
+    """Not its turn yet. Its place is told by the status; an event only tells that it began to wait."""
+    told = _told(job, "Queued", place.reason, place.message, now)
+    before = status.phase_condition(job)
+    began = status.status_of(job).phase != "Queued" or before is None or before.reason != place.reason
+    return replace(told, events=told.events if began else (), look_again=place.look_again)
 
 
 def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Decision:

@@ -25,9 +25,10 @@ from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, 
 from orchestra.operator.decide import Decision, Observation, Told, decide
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
 from orchestra.operator.progress import ProgressBoard
+from orchestra.operator.queueing.lines import Lines
+from orchestra.operator.queueing.lookup import QueueLookup
 from orchestra.operator.stops import stop_owned
 from orchestra.plan import Plan, status
-from orchestra.plan.queues import SHARED_NAMESPACE
 
 
 class JobController:
@@ -37,20 +38,20 @@ class JobController:
         self,
         client: Client,
         jobs: Cache[JobObject],
-        queues: Cache[QueueObject],
+        lookup: QueueLookup,
+        lines: Lines,
         pods: Cache[PodObject],
         events: EventRecorder,
         board: ProgressBoard,
         *,
-        shared_namespace: str = SHARED_NAMESPACE,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._client, self._jobs, self._queues, self._pods = client, jobs, queues, pods
+        self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
         self._pods_of = pods.index(by_controller)
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
         self._events, self._board = events, board
-        self._shared, self._clock = shared_namespace, clock
+        self._clock = clock
         self._agents: set[str] = set()
 
     async def reconcile(self, key: Key) -> Result | None:
@@ -63,6 +64,9 @@ class JobController:
             return Result(self._expected.expire_in(uid))
         seen = self._observe(found)
         decision = decide(seen, self._clock())
+        self._lines.decided(
+            found, starts=decision.status.attempt if decision.create else None, phase=decision.status.phase
+        )
         await self._execute(found, seen, decision)
         return Result(max(0.1, decision.look_again)) if decision.look_again is not None else None
 
@@ -80,28 +84,23 @@ class JobController:
             spec=spec,
             status=found.read_status(),
         )
-        queue = self._queue(job)
+        queue, found_queue = None, self._lookup.queue_of(found)
         made = None
-        if queue is not None and not problems:
+        if found_queue is not None and not problems:
+            queue, problems = _read_queue(found_queue)
+        if queue is not None:
             made, problems = _planned(queue, job, meta.uid)
         return Observation(
             job=job,
             plan=made,
             problems=tuple(problems),
-            queue_missing=queue is None and not problems,
+            queue_missing=found_queue is None and not problems,
             pods=pods,
             progress=self._board.progress(meta.uid),
             generation=meta.generation,
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
+            place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,
         )
-
-    def _queue(self, job: TorchrunJob) -> TorchrunQueue | None:
-        """The job's queue: in its own namespace, else in the shared one."""
-        for namespace in (job.metadata.namespace or "", self._shared):
-            found = self._queues.get(Key(namespace, job.spec.job_queue))
-            if found is not None and found.metadata.deletion_timestamp is None:
-                return TorchrunQueue(metadata=ObjectMeta(name=found.metadata.name), spec=found.read_spec())
-        return None
 
     # ---- acting
 
@@ -127,7 +126,8 @@ class JobController:
 
     async def _create(self, found: JobObject, seen: Observation, decision: Decision) -> None:
         meta, attempt = found.metadata, decision.status.attempt or 1
-        queue = self._queue(seen.job)
+        found_queue = self._lookup.queue_of(found)
+        queue = _read_queue(found_queue)[0] if found_queue is not None else None
         if queue is None:
             return
         job = msgspec.structs.replace(seen.job, status=decision.status)
@@ -178,6 +178,16 @@ class JobController:
     def _tell(self, found: JobObject, event: Told) -> None:
         regarding = ObjectReference.to(JOBS, found.metadata)
         self._events.emit(regarding, reason=event.reason, note=event.message, type=event.type)
+
+
+def _read_queue(found: QueueObject) -> tuple[TorchrunQueue | None, list[Problem]]:
+    """The queue, or why nobody can read it: an amount out of range, which no schema can say."""
+    try:
+        return TorchrunQueue(metadata=ObjectMeta(name=found.metadata.name), spec=found.read_spec()), []
+    except msgspec.ValidationError as error:
+        return None, [
+            Problem("spec.jobQueue", f"queue {found.metadata.name} cannot be read: {error}", "mend the queue")
+        ]
 
 
 def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str) -> tuple[Plan | None, list[Problem]]:

@@ -1,6 +1,6 @@
 """The least rights that the operator needs, and those of its users. `make generate` writes them to config/rbac.
 
-No Secrets, no pods/exec, nothing cluster-wide but reading.
+No Secrets, no pods/exec; of cluster-wide kinds only KAI's queues are written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def operator_rules() -> list[Json]:
     """What the operator does, and nothing else."""
     return [
         _rule("torchrun.ai", ["torchrunjobs"], [*_READ, "delete"]),  # delete: the time to live
-        _rule("torchrun.ai", ["torchrunqueues"], _READ),
+        _rule("torchrun.ai", ["torchrunqueues"], [*_READ, "patch"]),  # patch: our finalizer
         _rule("torchrun.ai", ["torchrunjobs/status", "torchrunqueues/status"], ["get", "patch"]),
         # Where OwnerReferencesPermissionEnforcement is on, owning a child that blocks deletion needs this.
         _rule("torchrun.ai", ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
@@ -27,7 +27,10 @@ def operator_rules() -> list[Json]:
         _rule("", ["services", "configmaps", "persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
         _rule("scheduling.x-k8s.io", ["podgroups"], ["get", "create"]),
-        _rule("scheduling.run.ai", ["podgroups"], ["get", "create"]),
+        _rule("scheduling.run.ai", ["podgroups"], ["get", "list", "create"]),  # list: is a KAI queue in use?
+        _rule("scheduling.run.ai", ["queues"], [*_READ, "create", "patch", "delete"]),
+        _rule("scheduling.k8s.io", ["priorityclasses"], _READ),
+        _rule("storage.k8s.io", ["storageclasses"], _READ),
         _rule("events.k8s.io", ["events"], ["create", "patch"]),
     ]
 

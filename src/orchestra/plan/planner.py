@@ -89,6 +89,21 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
     )
 
 
+def needs_of(queue: TorchrunQueue, job: TorchrunJob) -> tuple[int, Resources, str | None] | None:
+    """How many nodes a job asks for, what each of them gets, and its priority class; None where it has no size.
+
+    A small part of the plan, for whoever looks at thousands of jobs at a time.
+    """
+    template = effective_template(queue.spec, job.spec)
+    command = understand(job.spec.command, job.spec.launcher)
+    asked = command.procs if isinstance(command, Command) else None
+    size = size_of(job.spec, queue.metadata.name, _node_gpus(template), asked)
+    if isinstance(size, list):
+        return None
+    scheduling = template.scheduling
+    return size.nodes, _resources(template, size), scheduling.priority_class_name if scheduling else None
+
+
 def _backend(command: Command, distributed: Distributed) -> str:
     """The rendezvous that the command's own flags imply, else the template's."""
     given = command.options.given if command.launcher == "torchrun" else {}
