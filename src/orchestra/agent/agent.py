@@ -182,7 +182,13 @@ class Agent:
             if self._child.exit is not None:
                 self._drain_all()
             verdict = judge(
-                self._crew.round, self._child.exit, self._stop, now, self._launcher_needed, self._launcher_failure
+                self._crew.round,
+                self._child.exit,
+                self._stop,
+                now,
+                self._launcher_needed,
+                self._launcher_failure,
+                self._spec.failures_left,
             )
             verdict = verdict or self._check_hang(now)
             if verdict is not None:
@@ -331,7 +337,8 @@ class Agent:
             self._turn(0.02)
         self._crew.look(time.monotonic())
         reason = self._stop.reason if self._stop else None
-        result = build_result(verdict, self._crew.round, self._spec.attempt, self._spec.node, reason, self._hang)
+        spec, elastic = self._spec, self._spec.failures_left is not None
+        result = build_result(verdict, self._crew.round, spec.attempt, spec.node, reason, self._hang, elastic)
         left = end_all(self._below, 10.0, reap_children)
         if left:
             self.say(f"processes {sorted(left)} do not die: stuck in the kernel")

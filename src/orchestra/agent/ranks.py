@@ -109,6 +109,8 @@ class Round:
         self._procs = procs
         self.number = 0
         self.restarts = 0
+        self.failures = 0
+        """Rounds that a rank of this node ended by a failure of its own; the loss of another node is none."""
         self.by_local_rank: dict[int, Rank] = {}
         self.last_failure: Failure | None = None
         """Of the round before this one."""
@@ -128,7 +130,9 @@ class Round:
         """A rank starts. Returns whether it opens a new round."""
         new = rank.local_rank in self.by_local_rank
         if new:
-            self.last_failure = self.failure() or self.last_failure
+            failure = self.failure()
+            self.failures += failure is not None and not failure.peer_lost
+            self.last_failure = failure or self.last_failure
             self.by_local_rank = {}
             self.number += 1
         self.by_local_rank[rank.local_rank] = rank

@@ -14,9 +14,15 @@ TERMINATION_LOG_BYTES = 4096
 
 
 def build_result(
-    verdict: Verdict, ranks: Round, attempt: int, node: int, reason: str | None, hang: dict[str, Any] | None
+    verdict: Verdict,
+    ranks: Round,
+    attempt: int,
+    node: int,
+    reason: str | None,
+    hang: dict[str, Any] | None,
+    own_failures: bool = False,
 ) -> dict[str, Any]:
-    """The object of docs/worker-contract.md."""
+    """The object of docs/worker-contract.md. `own_failures`: restarts after the loss of other nodes do not count."""
     return {
         "state": verdict.state,
         "exitCode": EXIT_CODES[verdict.state],
@@ -24,7 +30,7 @@ def build_result(
         "node": node,
         "step": _last_step(ranks.ranks),
         "checkpoint": _checkpoint(ranks.ranks),
-        "restarts": ranks.restarts,
+        "restarts": ranks.failures if own_failures else ranks.restarts,
         "reason": reason,
         "message": verdict.message or None,
         "failure": verdict.failure.as_json() if verdict.failure else None,

@@ -36,6 +36,7 @@ class LaunchSpec:
     result_file: Path | None
     listen: str
     parent_pid: int | None
+    failures_left: int | None
     log_bytes: int
 
     @property
@@ -102,6 +103,7 @@ def parse_spec(data: dict[str, Any]) -> LaunchSpec:
         result_file=Path(data["resultFile"]) if data.get("resultFile") else None,
         listen=data.get("listen") or "127.0.0.1:0",
         parent_pid=int(data["parentPid"]) if data.get("parentPid") else None,
+        failures_left=None if data.get("failuresLeft") is None else int(data["failuresLeft"]),
         log_bytes=int(data.get("logBytes", 64 * 1024 * 1024)),
     )
 

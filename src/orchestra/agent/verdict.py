@@ -40,11 +40,13 @@ def judge(
     now: float,
     launcher_needed: Callable[[bool], bool],
     launcher_failure: Callable[[], Failure],
+    failures_left: int | None = None,
 ) -> Verdict | None:
     """The verdict, or None while there is something to wait for. The launcher's exit code is the last to be asked.
 
     `launcher_needed` says whether other nodes still need the launcher of this one, which has finished; it is told
-    whether all ranks here have said themselves that they are through.
+    whether all ranks here have said themselves that they are through. `failures_left` is the budget of an elastic job,
+    whose launcher may start as many rounds as it likes: those after the loss of a node are free.
     """
     if ranks.finished(now):
         stopped = any(rank.stopped for rank in ranks.ranks)
@@ -56,7 +58,10 @@ def judge(
         return _judge_stop(ranks, stop, now)
     failure = ranks.failure()
     if launcher_exit is None:
-        return Verdict("failed", failure) if failure is not None and failure.reason in HOPELESS else None
+        if failure is None or failure.peer_lost:
+            return None
+        spent = failures_left is not None and ranks.failures >= failures_left
+        return Verdict("failed", failure) if spent or failure.reason in HOPELESS else None
     if failure is None and launcher_exit == 0:
         return Verdict("done")
     return Verdict("failed", failure or launcher_failure())

@@ -209,6 +209,8 @@ class Workers(Model):
 
     desired: Count = 0
     """Wanted."""
+    created: Count = 0
+    """Created in this attempt beyond the first ones: the next free index of an elastic job's workers; 0: none."""
     ready: Count = 0
     """Ready."""
     running: Count = 0

@@ -77,7 +77,8 @@ class Manager:
     ) -> Cache[T]:
         """The cache of a kind, decoded to a struct. Asking again for the same gives the same. Ask before `run`.
 
-        Optional: where the server does not know the kind, the cache is empty until it does.
+        Optional: where the server does not know the kind, or does not let us see it, the cache is empty until it does
+        (`served` tells).
         """
         wanted = (resource, kind, labels, fields)
         if wanted in self._caches:
@@ -101,6 +102,10 @@ class Manager:
                 )
             )
         return made
+
+    def served(self, resource: Resource) -> bool:
+        """Whether what a cache of this kind holds is all there is: an empty one may just mean that we see nothing."""
+        return all(one.served for one in self._reflectors if one.resource == resource)
 
     def controller(self, name: str, reconcile: Reconcile[K], *, workers: int = 8) -> Controller[K]:
         """A controller that runs while this process leads and its caches are whole."""

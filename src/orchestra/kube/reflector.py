@@ -73,7 +73,7 @@ class Reflector(Generic[T]):
         self.undecodable: dict[Key, str] = {}
         """Objects that do not fit the caller's struct, and why. The cache has their last readable state, if any."""
         self.served: bool | None = None
-        """Whether the server knows this kind; None until it said so."""
+        """Whether the server knows this kind (and, where it is optional, lets us see it); None until it said so."""
         self._client = client
         self._kind = kind
         self._decode = client.decoder(kind).decode
@@ -124,7 +124,7 @@ class Reflector(Generic[T]):
                 delay = max(delay, error.retry_after or 0.0)
                 if error.gone:
                     self._version = None
-                elif error.not_found:
+                elif error.not_found or (self._optional and error.code == 403):
                     self._not_served()
             self.errors.inc()
             level = logging.WARNING if self._failures in (1, 2) or self._failures % 10 == 0 else logging.DEBUG

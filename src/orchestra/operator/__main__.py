@@ -17,9 +17,10 @@ from orchestra.kube.controller import changed_by_others
 from orchestra.kube.events import EventRecorder
 from orchestra.kube.lease import Elector
 from orchestra.kube.manager import Manager, ManagerOptions
-from orchestra.kube.objects import PODS, Key, MetadataOnly
+from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly
 from orchestra.operator.jobs import JobController
-from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, PodObject, QueueObject
+from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
+from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.progress import ProgressBoard
 from orchestra.operator.queueing.kinds import PRIORITY_CLASSES, STORAGE_CLASSES, Classes, PriorityClass
 from orchestra.operator.queueing.lines import Lines
@@ -51,6 +52,8 @@ async def run(args: argparse.Namespace) -> None:
         manager = Manager(client, lease=lease, options=_options(args))
         jobs, queues = manager.cache(JOBS, JobObject), manager.cache(QUEUES, QueueObject)
         pods = manager.cache(PODS, PodObject, labels=JOB_LABEL)
+        nodes = manager.cache(NODES, NodeObject, optional=True)  # a Role alone cannot let us see nodes
+        watch = NodeWatch(nodes, pods, lambda: manager.served(NODES))
         events = EventRecorder(client, controller="torchrun.ai/operator", instance=identity)
         by_uid = jobs.index(lambda job: (job.metadata.uid,))
 
@@ -68,11 +71,17 @@ async def run(args: argparse.Namespace) -> None:
         lines = Lines(lookup, jobs, pods, wake=lambda key: controller.queue.add(key), priority=classes.priority)
         if classes.priorities is not None:
             classes.priorities.listen(lambda _change: lines.priorities_changed())
-        reconciler = JobController(client, jobs, lookup, lines, pods, events, board)
+        reconciler = JobController(client, jobs, lookup, lines, pods, events, board, nodes=watch)
         controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
         controller.watch(pods, lambda pod: [job.metadata.key for job in by_uid.get(pod.metadata.controller_uid)])
         controller.watch(queues, lambda queue: lookup.may_mean(queue.metadata), worth=changed_by_others)
+        controller.watch(
+            nodes,
+            lambda node: [job.metadata.key for uid in watch.jobs_on(node) for job in by_uid.get(uid)],
+            worth=lambda old, new: old.ready != new.ready,
+        )
+        manager.background(watch.run)
         manager.background(events.run, at_end=events.flush)
         manager.background(board.run)
         stop = asyncio.Event()

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from orchestra.api.job import TorchrunJob
+from orchestra.api.job import TorchrunJob, Workers
 from orchestra.api.queue import TorchrunQueue
 from orchestra.kube.objects import CONFIG_MAPS, PODS, SERVICES, VOLUME_CLAIMS, Key, Metadata
 from orchestra.kube.writes import Child
-from orchestra.operator import gangs, names, objects, pods
+from orchestra.operator import elastic, gangs, names, objects, pods
 from orchestra.operator.kinds import NETWORK_POLICIES
+from orchestra.operator.pods import USUAL, PodOptions
 from orchestra.plan import Plan, Where, plan, restart, status
 
 
 def plan_attempt(queue: TorchrunQueue, job: TorchrunJob, uid: str, attempt: int) -> Plan:
     """The plan of one attempt, with the names of its pods. Raises `Invalid`."""
     sized = plan(queue, job)
-    used = status.status_of(job).budget
-    spent = restart.Budget(used.spent, used.free_retries) if used else restart.Budget()
     name, port = job.metadata.name, _port(sized)
-    hosts = [names.host(names.worker(name, index, attempt), name) for index in range(sized.node_count)]
+    created = (status.status_of(job).workers or Workers()).created if sized.elastic else 0
+    count = max(elastic.wanted(sized), created)
+    hosts = [names.host(names.worker(name, index, attempt), name) for index in range(count)]
     store = f"{names.host(names.store(name, attempt), name)}:{port}" if has_store(sized) else f"{hosts[0]}:{port}"
     where = Where(
         run_id=f"{uid}-{attempt}",
@@ -25,9 +26,16 @@ def plan_attempt(queue: TorchrunQueue, job: TorchrunJob, uid: str, attempt: int)
         hosts=hosts,
         port=port,
         store_on_first_node=not has_store(sized),
-        restarts_left=restart.restarts_left(sized.lifecycle, spent),
+        restarts_left=elastic.ROUNDS if sized.elastic else restarts_left(sized, job),
     )
     return plan(queue, job, where)
+
+
+def restarts_left(sized: Plan, job: TorchrunJob) -> int:
+    """What the budget still allows in place."""
+    used = status.status_of(job).budget
+    spent = restart.Budget(used.spent, used.free_retries) if used else restart.Budget()
+    return restart.restarts_left(sized.lifecycle, spent)
 
 
 def has_store(made: Plan) -> bool:
@@ -60,14 +68,20 @@ def agent_child(namespace: str) -> Child:
     return Child(CONFIG_MAPS, Key(namespace, names.agent_config_map()), objects.agent_config_map())
 
 
-def pod_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
-    """The pods, the rendezvous store first: it starts while the others are being placed."""
+def pod_children(
+    made: Plan, job: Metadata, attempt: int, *, further: tuple[int, ...] = (), options: PodOptions = USUAL
+) -> list[Child]:
+    """The pods, the rendezvous store first: it starts while the others are being placed.
+
+    `further`: only these workers, which replace lost ones of an elastic attempt.
+    """
     owner = names.owner(job)
     children = []
-    if has_store(made):
-        body = pods.store_pod(made, attempt, _port(made), owner)
+    if has_store(made) and not further:
+        body = pods.store_pod(made, attempt, _port(made), owner, options)
         children.append(Child(PODS, Key(job.namespace, names.store(made.job, attempt)), body))
-    for index in range(made.node_count):
-        body = gangs.joined(pods.worker_pod(made, index, attempt, job.uid, owner), made, job, attempt, index)
+    for index in further or range(elastic.wanted(made)):
+        body = pods.worker_pod(made, index, attempt, job.uid, owner, options)
+        body = gangs.joined(body, made, job, attempt, index)
         children.append(Child(PODS, Key(job.namespace, names.worker(made.job, index, attempt)), body))
     return children

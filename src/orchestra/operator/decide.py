@@ -7,20 +7,25 @@ the middle of its actions it names what is left to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
-from orchestra.api.job import Phase, Progress, RestartBudget, TorchrunJob, TorchrunJobStatus, Workers
+from orchestra.api.job import Failure, Phase, Progress, RestartBudget, TorchrunJob, TorchrunJobStatus, Workers
 from orchestra.api.kubernetes import Condition
 from orchestra.api.problem import Problem
+from orchestra.operator import elastic
+from orchestra.operator.attempt import has_store
 from orchestra.operator.kinds import PodObject
+from orchestra.operator.lost_nodes import Losses
 from orchestra.operator.queueing.line import Place
 from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome
 
+_NOTHING_TO_SAVE = 5  # seconds for what a lost member leaves: without it no step can be agreed on
 _WAIT_FOR_OTHERS = 5.0  # how long other workers may take to tell why they failed too
 _CREATED = "Created"
 
@@ -44,6 +49,8 @@ class Observation:
     """Somebody asked for its end."""
     place: Place | None = None
     """Its place in the line of its queue; None where the queue has no line."""
+    losses: Losses = field(default_factory=Losses)
+    """Which of the pods are on lost nodes."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,13 @@ class Decision:
     status: TorchrunJobStatus
     create: bool = False
     """Create whatever of the current attempt is not there."""
+    replace: tuple[int, ...] = ()
+    """Indices of further workers of an elastic attempt."""
     delete: tuple[PodObject, ...] = ()
     stop: tuple[PodObject, ...] = ()
     """End these gracefully, but keep them: their logs go with them."""
+    delete_grace: int | None = None
+    """Seconds that the deleted pods get, where it is less than their own: what a lost member leaves cannot save."""
     delete_job: bool = False
     look_again: float | None = None
     events: tuple[Told, ...] = field(default=())
@@ -72,11 +83,17 @@ class Decision:
     @property
     def guarded(self) -> bool:
         """Whether the status write must not reach a namesake: new attempts and ends."""
-        return self.create or self.status.phase in status.RESTING
+        return self.create or bool(self.replace) or self.status.phase in status.RESTING
 
 
 def decide(seen: Observation, now: float) -> Decision:
     """The decision about one job."""
+    made = _decide(seen, now)
+    times = [one for one in (made.look_again, seen.losses.look_again) if one is not None]
+    return replace(made, look_again=min(times, default=None))
+
+
+def _decide(seen: Observation, now: float) -> Decision:
     job = _with_progress(seen)
     current = status.status_of(job)
     if current.phase in status.FINISHED:
@@ -117,7 +134,7 @@ def _finished(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 def _cancelling(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Stopped gracefully, as for a suspension, but for good; the pods stay for their logs."""
     current = status.status_of(job)
-    workers = tuple(pod for pod in seen.pods if pod.is_worker and not pod.ended)
+    workers = _living(seen, (pod for pod in seen.pods if pod.is_worker))
     if workers:
         asked = _told(job, current.phase or "Pending", "Cancelling", "saving and stopping", now)
         return replace(asked, stop=tuple(pod for pod in workers if not pod.leaving))
@@ -140,10 +157,9 @@ def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 
 def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Stop gracefully: deleting a pod sends its agent a stop, which saves first. Then rest."""
-    here = seen.pods
-    if here:
+    if any(not seen.losses.is_lost(pod) for pod in seen.pods):
         asked = _told(job, status.status_of(job).phase or "Running", "Suspending", "saving and stopping", now)
-        return replace(asked, delete=tuple(pod for pod in here if not pod.leaving))
+        return replace(asked, delete=tuple(pod for pod in seen.pods if not pod.leaving))
     progress = status.status_of(job).progress
     step = progress.checkpoint_step if progress else None
     saved = f"saved at step {step}" if step is not None else "nothing was saved"
@@ -154,11 +170,12 @@ def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """A new attempt, once nothing of an older one runs any more and the pause is over."""
     current = status.status_of(job)
-    older = tuple(pod for pod in seen.pods if not pod.ended)
+    older = _living(seen, seen.pods)
     if older:
         waiting = tuple(pod for pod in older if not pod.leaving)
-        told = _told(job, "Pending", "WaitingForOldPods", f"{len(older)} pods of an older attempt are ending", now)
-        return replace(told, delete=waiting)
+        places = ", ".join(f"{pod.metadata.name} on {pod.spec.node_name or 'no node'}" for pod in older[:8])
+        text = f"{len(older)} pods of an older attempt are ending: {places}"
+        return replace(_told(job, "Pending", "WaitingForOldPods", text, now), delete=waiting)
     not_before = status.seconds_of(current.budget.not_before) if current.budget else None
     if not_before is not None and now < not_before:
         return Decision(current, look_again=not_before - now)
@@ -169,8 +186,9 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     if seen.place is not None and not seen.place.may_start:
         return _in_line(status.sized(job, plan), seen.place, now)
     job = status.with_status(status.sized(job, plan), attempt=attempt)
-    job = _condition(job, _CREATED, "False", "Creating", f"creating {plan.node_count} workers", now)
-    size = f"{plan.node_count} x {plan.procs_per_node} processes"
+    count = elastic.wanted(plan)
+    job = _condition(job, _CREATED, "False", "Creating", f"creating {count} workers", now)
+    size = f"{f'{plan.min_nodes} to {count}' if plan.elastic else count} x {plan.procs_per_node} processes"
     outdated = tuple(pod for pod in seen.pods if pod.attempt < attempt - 1)
     return replace(
         _told(job, "Provisioning", "Starting", f"attempt {attempt}: {size}", now), create=True, delete=outdated
@@ -190,17 +208,24 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     current = status.status_of(job)
     workers = tuple(pod for pod in seen.pods if pod.is_worker and pod.attempt == current.attempt)
     job = _count(job, plan, workers)
-    strays = tuple(pod for pod in seen.pods if pod.attempt != current.attempt and not pod.ended)
-    if strays:  # whatever brought them about: never two live copies
+    strays = _living(seen, (pod for pod in seen.pods if pod.attempt != current.attempt))
+    created = _is_true(job, _CREATED)
+    if any(not (created and pod.leaving) for pod in strays):  # whatever brought them about: never two live copies
         return Decision(status.status_of(job), delete=tuple(pod for pod in strays if not pod.leaving))
-    if _is_true(job, _CREATED) is False:
-        if len(workers) < plan.node_count:
+    if not created:
+        if len(workers) < elastic.wanted(plan):
             return Decision(status.status_of(job), create=True, look_again=5.0)
         job = _condition(job, _CREATED, "True", "Created", "all workers were created", now)
     late = _past_deadline(seen, job, now)
     if late is not None:
         return replace(_told(job, "Failed", "DeadlineExceeded", late, now, warning=True), stop=_alive(seen)[0])
-    outcome = outcome_of_pods(workers, plan.node_count, now, _WAIT_FOR_OTHERS)
+    if elastic.outdated(workers, plan):
+        return _resized(seen, job, plan, now)
+    outcome = _outcome(seen, job, plan, workers, now)
+    if outcome is None and plan.elastic:
+        fewer = _replacing(seen, job, plan, workers, now)
+        if fewer is not None:
+            return fewer
     if outcome is None:
         return _progressing(seen, job, plan, workers, now)
     if isinstance(outcome, float):  # seconds to wait for the others' last words
@@ -208,19 +233,86 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     job = with_last_words(job, workers)
     job = status.with_status(job, restarts=(current.restarts or 0) + outcome.restarts)
     if outcome.state == "done":
-        store = tuple(pod for pod in seen.pods if not pod.is_worker and not pod.leaving)
-        return replace(_told(status.failed(job, None), "Succeeded", "Done", "all ranks are done", now), delete=store)
+        rest = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
+        return replace(_told(status.failed(job, None), "Succeeded", "Done", "all ranks are done", now), delete=rest)
     return _after_failure(seen, job, plan, outcome, now)
+
+
+def _outcome(
+    seen: Observation, job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...], now: float
+) -> Outcome | float | None:
+    """How the attempt ended; seconds to wait for the last words of others; None while it goes on."""
+    lost = _lost_member(seen, plan, workers)
+    if lost is not None:
+        return lost
+    if not plan.elastic:
+        return outcome_of_pods(workers, plan.node_count, now, _WAIT_FOR_OTHERS)
+    running = status.status_of(job).phase == "Running"
+    crew = elastic.crew_of(workers, seen.losses)
+    return elastic.outcome(crew, plan, running=running, now=now, patience=_WAIT_FOR_OTHERS)
+
+
+def _lost_member(seen: Observation, plan: Plan, workers: tuple[PodObject, ...]) -> Outcome | None:
+    """A worker or the store is gone for good, and the others wait for it in vain.
+
+    Those of an elastic job too: a node that falls silent closes no connection.
+    """
+    lost = [pod for pod in workers if seen.losses.is_lost(pod) and (not plan.elastic or pod.status.phase == "Running")]
+    if lost:
+        return Outcome("lost", failure=Failure(reason="NodeLost", message=seen.losses.lost[lost[0].metadata.uid]))
+    if not has_store(plan) or all(pod.ended for pod in workers):
+        return None
+    attempt = status.status_of(seen.job).attempt
+    stores = [pod for pod in seen.pods if not pod.is_worker and pod.attempt == attempt]
+    if any(not (pod.ended or pod.leaving or seen.losses.is_lost(pod)) for pod in stores):
+        return None
+    return Outcome("lost", failure=Failure(reason="StoreLost", message="the rendezvous store is gone"))
+
+
+def _resized(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Decision:
+    """Its elastic range was changed: save, and start again with the new one. Nobody's fault, and no pause."""
+    size = f"{plan.min_nodes} to {plan.max_nodes}" if plan.elastic else str(plan.node_count)
+    told = _told(job, "Pending", "Resized", f"saving and starting again with {size} nodes", now)
+    return replace(told, delete=tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving))
+
+
+def _replacing(
+    seen: Observation, job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...], now: float
+) -> Decision | None:
+    """New workers for those that an elastic job has lost while the others go on. Free, with the pause of all losses."""
+    count = elastic.missing(elastic.crew_of(workers, seen.losses), plan)
+    if not count:
+        return None
+    current = status.status_of(job)
+    used = current.budget or RestartBudget()
+    not_before = status.seconds_of(used.not_before) or 0.0
+    if now < not_before:
+        return replace(_progressing(seen, job, plan, workers, now), look_again=not_before - now)
+    verdict, newest = _verdict(job, plan, Outcome("lost"))
+    if isinstance(verdict, restart.GiveUp):
+        return None
+    before = current.workers or Workers()
+    first = max(before.created, elastic.wanted(plan), *(pod.index + 1 for pod in workers))
+    job = status.with_status(job, workers=msgspec.structs.replace(before, created=first + count))
+    job = status.with_status(job, budget=_kept(verdict, newest, now))
+    going_on = _progressing(seen, job, plan, workers, now)
+    lost = tuple(pod for pod in workers if seen.losses.is_lost(pod) and not pod.leaving)
+    told = Told("Replacing", f"{count} of {elastic.wanted(plan)} workers are gone: new ones are created", "Warning")
+    return replace(going_on, replace=tuple(range(first, first + count)), delete=lost, events=(*going_on.events, told))
 
 
 def _progressing(
     seen: Observation, job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...], now: float
 ) -> Decision:
     running = sum(pod.status.phase == "Running" for pod in workers)
-    if running == plan.node_count:
-        told = _told(job, "Running", "Started", "all workers are running", now)
+    if running >= elastic.needed(plan):
+        if plan.elastic:
+            job = status.with_status(job, nodes=running, gpus=running * plan.gpus_per_node)
+        everybody = running >= elastic.wanted(plan)
+        words = "all workers are running" if everybody else f"{running} of {plan.max_nodes} workers have room"
+        told = _told(job, "Running", "Started", words, now)
         return replace(told, look_again=_seconds_to_deadline(seen, job, now))
-    message = why_not_running(workers) or f"{running} of {plan.node_count} workers are running"
+    message = why_not_running(workers) or f"{running} of {elastic.needed(plan)} workers are running"
     pending = _lifecycle_value(seen, "pending_timeout_seconds")
     began = _phase_began(job)
     if pending is not None and began is not None and status.status_of(job).phase == "Provisioning":
@@ -235,28 +327,37 @@ def _progressing(
 
 
 def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Outcome, now: float) -> Decision:
-    current = status.status_of(job)
-    used = current.budget or RestartBudget()
-    newest = current.progress.checkpoint_step if current.progress else None
-    newer = newest is not None and (used.checkpoint_step is None or newest > used.checkpoint_step)
-    budget = restart.Budget(used.spent, used.free_retries)
-    verdict = restart.after(outcome, plan.lifecycle, budget, new_checkpoint=newer)
+    verdict, newest = _verdict(job, plan, outcome)
     here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
     job = status.failed(job, outcome.failure)
     words = next(iter((outcome.failure.message or "").splitlines()), "") if outcome.failure else ""
     words = words or outcome.state
     if isinstance(verdict, restart.GiveUp):
         return replace(_told(job, "Failed", verdict.reason, words, now, warning=True), delete=here)
-    kept = RestartBudget(
+    restarts = (status.status_of(job).restarts or 0) + int(outcome.state in ("failed", "hang"))
+    job = status.with_status(job, budget=_kept(verdict, newest, now), restarts=restarts)
+    told = _told(job, "Pending", verdict.reason, f"{words}; starting again in {verdict.pause:.0f} s", now, warning=True)
+    alone = outcome.state == "lost" and not any(pod.leaving for pod in seen.pods)  # who leaves may save, with all
+    return replace(told, delete=here, delete_grace=_NOTHING_TO_SAVE if alone else None, look_again=verdict.pause)
+
+
+def _verdict(job: TorchrunJob, plan: Plan, outcome: Outcome) -> tuple[restart.Retry | restart.GiveUp, int | None]:
+    """What follows, and the newest checkpoint that this was decided with."""
+    current = status.status_of(job)
+    used = current.budget or RestartBudget()
+    newest = current.progress.checkpoint_step if current.progress else None
+    newer = newest is not None and (used.checkpoint_step is None or newest > used.checkpoint_step)
+    budget = restart.Budget(used.spent, used.free_retries)
+    return restart.after(outcome, plan.lifecycle, budget, new_checkpoint=newer), newest
+
+
+def _kept(verdict: restart.Retry, newest: int | None, now: float) -> RestartBudget:
+    return RestartBudget(
         spent=verdict.budget.spent,
         free_retries=verdict.budget.free_retries,
         checkpoint_step=newest,
         not_before=status.timestamp(now + verdict.pause),
     )
-    restarts = (status.status_of(job).restarts or 0) + int(outcome.state in ("failed", "hang"))
-    job = status.with_status(job, budget=kept, restarts=restarts)
-    told = _told(job, "Pending", verdict.reason, f"{words}; starting again in {verdict.pause:.0f} s", now, warning=True)
-    return replace(told, delete=here, look_again=verdict.pause)
 
 
 # ---- small steps
@@ -266,6 +367,11 @@ def _alive(seen: Observation) -> tuple[tuple[PodObject, ...], tuple[PodObject, .
     """Workers, and the others, that run and that nobody has deleted."""
     here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
     return tuple(pod for pod in here if pod.is_worker), tuple(pod for pod in here if not pod.is_worker)
+
+
+def _living(seen: Observation, pods: Iterable[PodObject]) -> tuple[PodObject, ...]:
+    """Those whose processes may be at work where somebody could hear of it: what a lost node runs is fenced off."""
+    return tuple(pod for pod in pods if not pod.ended and not seen.losses.is_lost(pod))
 
 
 def _with_progress(seen: Observation) -> TorchrunJob:
@@ -280,8 +386,10 @@ def _valid(job: TorchrunJob, plan: Plan, now: float) -> TorchrunJob:
 def _count(job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...]) -> TorchrunJob:
     phases = [pod.status.phase for pod in workers]
     ready = sum(any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions) for pod in workers)
+    before = status.status_of(job).workers or Workers()
     counted = Workers(
-        desired=plan.node_count,
+        desired=elastic.wanted(plan),
+        created=before.created,
         ready=ready,
         running=phases.count("Running"),
         failed=phases.count("Failed"),

@@ -21,9 +21,12 @@ from orchestra.kube.expectations import Expectations
 from orchestra.kube.objects import PODS, Key, MetadataOnly, by_controller
 from orchestra.kube.status import StatusWriter
 from orchestra.kube.writes import Child, Creation, Replaced, create_children, delete_owned
-from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, shared_children
+from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, restarts_left, shared_children
 from orchestra.operator.decide import Decision, Observation, Told, decide
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
+from orchestra.operator.life_signs import NodeWatch
+from orchestra.operator.lost_nodes import NODE_LOST_SECONDS, Losses
+from orchestra.operator.pods import PodOptions
 from orchestra.operator.progress import ProgressBoard
 from orchestra.operator.queueing.lines import Lines
 from orchestra.operator.queueing.lookup import QueueLookup
@@ -44,13 +47,14 @@ class JobController:
         events: EventRecorder,
         board: ProgressBoard,
         *,
+        nodes: NodeWatch | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
         self._pods_of = pods.index(by_controller)
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
-        self._events, self._board = events, board
+        self._events, self._board, self._nodes = events, board, nodes
         self._clock = clock
         self._agents: set[str] = set()
 
@@ -100,6 +104,7 @@ class JobController:
             generation=meta.generation,
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
             place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,
+            losses=self._nodes.losses(pods, _patience(made)) if self._nodes is not None else Losses(),
         )
 
     # ---- acting
@@ -118,10 +123,17 @@ class JobController:
         for event in decision.events:
             self._tell(found, event)
         for pod in decision.delete:
-            await delete_owned(self._client, PODS, pod.metadata, owner_uid=meta.uid, expectations=self._expected)
+            await delete_owned(
+                self._client,
+                PODS,
+                pod.metadata,
+                owner_uid=meta.uid,
+                grace_seconds=decision.delete_grace,
+                expectations=self._expected,
+            )
         for pod in decision.stop:
             await stop_owned(self._client, pod, owner_uid=meta.uid, expectations=self._expected)
-        if decision.create and seen.plan is not None:
+        if (decision.create or decision.replace) and seen.plan is not None:
             await self._create(found, seen, decision)
 
     async def _create(self, found: JobObject, seen: Observation, decision: Decision) -> None:
@@ -136,7 +148,9 @@ class JobController:
         shared = await create_children(self._client, shared_children(made, meta, attempt), owner_uid=meta.uid)
         if not self._accepted(found, shared, made):
             raise KubeError(_refusal(shared))
-        children = pod_children(made, meta, attempt)
+        sees_nodes = self._nodes is not None and self._nodes.readable
+        options = PodOptions(sees_nodes=sees_nodes, failures_left=restarts_left(made, job))
+        children = pod_children(made, meta, attempt, further=decision.replace, options=options)
         there = {pod.metadata.name for pod in seen.pods}
         missing = [child for child in children if child.key.name not in there]
         await self._dry_run(missing)
@@ -196,6 +210,11 @@ def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str) -> tuple[Plan | N
         return plan_attempt(queue, job, uid, attempt), []
     except Invalid as invalid:
         return None, invalid.problems
+
+
+def _patience(made: Plan | None) -> float:
+    seconds = made.lifecycle.node_lost_seconds if made is not None else None
+    return float(seconds if seconds is not None else NODE_LOST_SECONDS)
 
 
 def _refusal(creation: Creation) -> str:

@@ -107,6 +107,37 @@ class PodStatus(Slim, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
+class NodeCondition(Slim, frozen=True):
+    """A condition of a node."""
+
+    type: str
+    status: str
+    last_transition_time: str | None = None
+
+
+class NodeStatus(Slim, frozen=True):
+    """What is read of a node's status."""
+
+    conditions: tuple[NodeCondition, ...] = ()
+
+
+class NodeObject(Slim, frozen=True):
+    """A node of the cluster in the cache: whether its kubelet is heard of, and since when."""
+
+    metadata: Metadata
+    status: NodeStatus = NodeStatus()
+
+    def condition(self) -> NodeCondition | None:
+        """The one that says whether it is ready."""
+        return next((one for one in self.status.conditions if one.type == "Ready"), None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the control plane hears of its kubelet, and hears good."""
+        said = self.condition()
+        return said is not None and said.status == "True"
+
+
 class PodSpec(Slim, frozen=True):
     """What is read of a pod's spec."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from orchestra.api.base import to_builtins
 from orchestra.api.template import Scheduling
-from orchestra.operator import names
+from orchestra.operator import elastic, names
 from orchestra.operator.kinds import JOB_LABEL, ROLE_LABEL
+from orchestra.operator.lost_nodes import with_our_tolerations
 from orchestra.plan import Plan
 from orchestra.plan.merge import merge
 
@@ -31,11 +33,26 @@ signal.sigwait({signal.SIGTERM, signal.SIGINT})
 """
 
 
-def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json) -> Json:
+@dataclass(frozen=True)
+class PodOptions:
+    """What the operator knows and the plan does not."""
+
+    sees_nodes: bool = True
+    """Whether the operator decides which nodes are lost; otherwise Kubernetes evicts as it always does."""
+    failures_left: int | None = None
+    """An elastic job's budget in place: its launchers count the loss of members too, which is free."""
+
+
+USUAL = PodOptions()
+
+
+def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, options: PodOptions = USUAL) -> Json:
     """One worker: the agent as process 1 of the container `trainer`, in the user's image."""
     name = names.worker(plan.job, index, attempt)
     volumes, mounts = _volumes(plan)
     spec = launch_spec(plan, index, attempt, uid)
+    if plan.elastic and options.failures_left is not None:
+        spec["failuresLeft"] = options.failures_left
     trainer = {
         "name": "trainer",
         "command": ["/bin/sh", "-c", f"{_PYTHON} {_AGENT}/agent.pyz run env:ORCHESTRA_SPEC"],
@@ -49,7 +66,7 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json) -> J
         **_container_security(plan),
     }
     pod_spec = {
-        **_placement(plan),
+        **_placement(plan, options),
         "hostname": name,
         "subdomain": plan.job,
         "terminationGracePeriodSeconds": (plan.lifecycle.grace_period_seconds or 0) + _STOP_MARGIN,
@@ -60,7 +77,7 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json) -> J
     return _over_template(plan, metadata, pod_spec)
 
 
-def store_pod(plan: Plan, attempt: int, port: int, owner: Json) -> Json:
+def store_pod(plan: Plan, attempt: int, port: int, owner: Json, options: PodOptions = USUAL) -> Json:
     """The rendezvous store: torch's own, in the job's own image, outside the gang."""
     name = names.store(plan.job, attempt)
     volumes, mounts = _template_volumes(plan)
@@ -76,7 +93,7 @@ def store_pod(plan: Plan, attempt: int, port: int, owner: Json) -> Json:
         **_image(plan),
         **_container_security(plan),
     }
-    placement = _placement(plan)
+    placement = _placement(plan, options)
     placement.pop("schedulerName", None)
     placement.pop("affinity", None)
     pod_spec = {
@@ -101,7 +118,7 @@ def launch_spec(plan: Plan, index: int, attempt: int, uid: str) -> Json:
         "uid": uid,
         "attempt": attempt,
         "node": index,
-        "nodes": plan.node_count,
+        "nodes": elastic.wanted(plan),
         "procsPerNode": plan.procs_per_node,
         "launcher": plan.launch.launcher,
         "launcherArgv": node.launcher,
@@ -125,14 +142,15 @@ def _over_template(plan: Plan, metadata: Json, spec: Json) -> Json:
     """Our pod laid over the queue's and the job's own template, whose container `trainer` is ours."""
     template = plan.template.pod_template or {}
     body = merge({"metadata": template.get("metadata", {}), "spec": template.get("spec", {})}, {"spec": spec})
-    annotations = {**body["metadata"].get("annotations", {}), **plan.annotations}
+    annotations = {**body["metadata"].get("annotations", {}), **plan.annotations, **elastic.marks(plan)}
     labels = {**body["metadata"].get("labels", {}), **metadata["labels"]}
     metadata = {**metadata, "labels": labels, **({"annotations": annotations} if annotations else {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body["spec"]}
 
 
-def _placement(plan: Plan) -> Json:
+def _placement(plan: Plan, options: PodOptions) -> Json:
     template, scheduling = plan.template, plan.template.scheduling or Scheduling()
+    tolerations: list[Json] = to_builtins(scheduling.tolerations)
     placement: Json = {
         "restartPolicy": "Never",
         "enableServiceLinks": False,
@@ -141,7 +159,7 @@ def _placement(plan: Plan) -> Json:
         "priorityClassName": scheduling.priority_class_name,
         "nodeSelector": scheduling.node_selector,
         "affinity": _affinity(plan, scheduling),
-        "tolerations": to_builtins(scheduling.tolerations),
+        "tolerations": with_our_tolerations(tolerations) if options.sees_nodes else tolerations,
         "topologySpreadConstraints": scheduling.topology_spread_constraints,
         "serviceAccountName": template.service_account_name,
         "imagePullSecrets": to_builtins(template.image_pull_secrets),

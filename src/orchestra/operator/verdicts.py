@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from orchestra.api.job import Failure, TorchrunJob
@@ -22,23 +24,48 @@ def outcome_of_pods(
     """
     if len(workers) < expected:
         return _lost("a worker was deleted by somebody else")
-    ended = [pod for pod in workers if pod.ended]
+    ended = tuple(pod for pod in workers if pod.ended)
     leaving = [pod for pod in workers if pod.leaving and not pod.ended]
     if leaving:
-        return _lost(f"{leaving[0].metadata.name} was deleted by somebody else")
-    failed = [pod for pod in ended if pod.status.phase == "Failed"]
+        return preempted(leaving[0])
+    failed = tuple(pod for pod in ended if pod.status.phase == "Failed")
     if not failed:
-        return _verdict(workers) if len(ended) == expected else None
+        return outcome_of_ended(workers) if len(ended) == expected else None
     if len(ended) < expected:
-        first = min(_ended_at(pod, now) for pod in failed)
-        left = first + patience - now
+        left = wait_for_words(failed, now, patience)
         if left > 0:
             return left
-    return _verdict(tuple(ended))
+    return outcome_of_ended(ended)
 
 
-def _verdict(ended: tuple[PodObject, ...]) -> Outcome:
-    return outcome_of({pod.index: result_of(pod) for pod in ended})
+def wait_for_words(failed: tuple[PodObject, ...], now: float, patience: float) -> float:
+    """Seconds that the others may still take to tell why they failed too."""
+    return min(_ended_at(pod, now) for pod in failed) + patience - now
+
+
+def outcome_of_ended(ended: tuple[PodObject, ...]) -> Outcome:
+    """One verdict from all that ended. What Kubernetes says of a pod without a last word is its reason."""
+    made = outcome_of({pod.index: result_of(pod) for pod in ended})
+    if made.state != "lost":
+        return made
+    silent = [pod for pod in ended if result_of(pod) is None]
+    said = next((text for text in map(_why_silent, silent) if text), None)
+    return replace(made, failure=Failure(reason="NodeLost", message=said)) if said else made
+
+
+def _why_silent(pod: PodObject) -> str | None:
+    """Evicted, refused by its kubelet, disrupted: as the cluster tells it."""
+    if pod.status.reason:
+        return f"{pod.metadata.name}: {pod.status.reason}: {pod.status.message}"
+    told = (one for one in pod.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
+    return next((f"{pod.metadata.name}: {one.reason}: {one.message}" for one in told), None)
+
+
+def preempted(pod: PodObject) -> Outcome:
+    """Somebody else deletes a worker of a living attempt: a scheduler, a person, a node that is drained."""
+    told = (one for one in pod.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
+    why = next((f" ({one.reason}: {one.message})" for one in told), "")
+    return _lost(f"{pod.metadata.name} was deleted by somebody else{why}")
 
 
 def result_of(pod: PodObject) -> AgentResult | None:

@@ -13,6 +13,7 @@ from orchestra.plan.where import Where
 # torchrun's own limits assume that all nodes start within a minute or so; pods that pull images do not.
 _JOIN_TIMEOUT = 1800
 _READ_TIMEOUT = 300
+_LAST_CALL = 10  # how long an elastic job that could start waits for more nodes; those that come later join it
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Launch:
 
     def nodes(self) -> list[NodePlan]:
         """What each node runs, and with which environment."""
-        return [self._node(index) for index in range(self.size.nodes)]
+        return [self._node(index) for index in range(len(self.where.hosts))]
 
     def files(self) -> dict[str, str]:
         """The files that the launch line names: deepspeed's list of hosts."""
@@ -135,7 +136,7 @@ def rendezvous_conf(rendezvous: Rendezvous, where: Where, index: int) -> str:
         return ""
     # torchrun would infer this from DNS, which fails before the records exist. Only a foreign store keeps its guess.
     is_host = f"is_host={int(where.store_on_first_node and index == 0)}," if rendezvous.own_store else ""
-    timeouts = f"join_timeout={_JOIN_TIMEOUT},read_timeout={_READ_TIMEOUT}"
+    timeouts = f"join_timeout={_JOIN_TIMEOUT},read_timeout={_READ_TIMEOUT},last_call_timeout={_LAST_CALL}"
     return f"{is_host}{timeouts},keep_alive_interval=1,keep_alive_max_attempt=3"
 
 

@@ -19,6 +19,7 @@ from orchestra.kube.objects import Metadata, OwnerReference
 from orchestra.operator.attempt import plan_attempt, pod_children, shared_children
 from orchestra.operator.decide import Decision, Observation, decide
 from orchestra.operator.kinds import ContainerState, ContainerStatus, PodObject, PodStatus, Terminated, Waiting
+from orchestra.operator.lost_nodes import Losses
 from orchestra.plan import status
 
 NOW = 1_800_000_000.0
@@ -45,9 +46,18 @@ def ended(index: int, state: str, attempt: int = 1, **result: Any) -> PodObject:
     )
 
 
-def seen(job: TorchrunJob, *pods: PodObject, progress: Progress | None = None) -> Observation:
-    made = plan_attempt(a_queue(), job, UID, max(1, status.status_of(job).attempt or 1))
-    return Observation(job=job, plan=made, problems=(), queue_missing=False, pods=pods, progress=progress)
+def seen(
+    job: TorchrunJob, *pods: PodObject, progress: Progress | None = None, losses: Losses | None = None
+) -> Observation:
+    """What the operator sees; a job under way has its store, unless another one is given."""
+    current = status.status_of(job)
+    attempt = max(1, current.attempt or 1)
+    made = plan_attempt(a_queue(), job, UID, attempt)
+    if pods and current.phase in ("Provisioning", "Running") and all(pod.is_worker for pod in pods):
+        pods = (*pods, a_pod(-1, attempt=attempt, role="store"))
+    return Observation(
+        job=job, plan=made, problems=(), queue_missing=False, pods=pods, progress=progress, losses=losses or Losses()
+    )
 
 
 def job(phase: str | None = None, attempt: int = 0, created: bool = True, **spec: Any) -> TorchrunJob:
@@ -72,7 +82,8 @@ def job(phase: str | None = None, attempt: int = 0, created: bool = True, **spec
 
 
 def names(pods: tuple[PodObject, ...]) -> list[str]:
-    return [pod.metadata.name for pod in pods]
+    """Of the workers: the store goes with them."""
+    return [pod.metadata.name for pod in pods if pod.is_worker]
 
 
 def test_a_new_job_starts_its_first_attempt() -> None:
@@ -94,7 +105,7 @@ def test_all_running_is_running_and_all_done_is_success() -> None:
     store = a_pod(-1, role="store")
     made = decide(seen(job("Running", 1), ended(0, "done"), ended(1, "done"), store), NOW)
     assert made.status.phase == "Succeeded"
-    assert names(made.delete) == [store.metadata.name]
+    assert made.delete == (store,)
 
 
 def test_the_last_words_of_a_short_job_are_its_progress() -> None:
@@ -114,7 +125,7 @@ def test_a_cancelled_job_stops_its_workers_and_then_ends_for_good() -> None:
     said = status.phase_condition(status.with_status(job(), conditions=made.status.conditions))
     assert said is not None
     assert (made.status.phase, said.reason, said.message) == ("Failed", "Cancelled", "cancelled; saved at step 7")
-    assert (names(made.delete), made.status.completion_time is not None) == ([store.metadata.name], True)
+    assert (made.delete, made.status.completion_time is not None) == ((store,), True)
 
 
 @pytest.mark.parametrize("phase", [None, "Pending", "Suspended"])
