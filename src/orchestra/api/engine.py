@@ -82,6 +82,10 @@ class Submission(Model, kw_only=True):
     """The folder it is submitted from."""
     cpu: bool = False
     """Map the ranks to CPU processes with gloo."""
+    in_place: bool = False
+    """Run in the folder itself instead of on a snapshot of it."""
+    include: list[str] = []
+    """Relative paths that ship although a rule says otherwise."""
 
 
 class Engine(Protocol):

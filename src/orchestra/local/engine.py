@@ -29,6 +29,7 @@ from orchestra.local.logs import read_logs
 from orchestra.local.machine import LOCAL_QUEUE, Machine
 from orchestra.local.recover import recover, supervised
 from orchestra.local.store import Record, Row, Store
+from orchestra.local.submitted_code import forget_code, with_code
 from orchestra.local.why import causes
 from orchestra.plan import status
 
@@ -65,6 +66,10 @@ class LocalEngine:
         """Name of the newest job submitted from a folder."""
         mine = [row.record.name for row in self.store.rows() if row.record.folder == str(folder)]
         return mine[-1] if mine else None
+
+    def folder(self, name: str) -> Path:
+        """The folder that the job was submitted from."""
+        return Path(self._find(name).record.folder)
 
     def output(self, name: str) -> Path:
         """Where the job writes its checkpoints."""
@@ -112,15 +117,20 @@ class LocalEngine:
         record = Record(job=job, queue=queue, folder=submission.folder, cpu=submission.cpu, spawned=now)
         plan_here(record, Machine.here(), None, (0, 0))  # refuses now what could never run
         first: Phase = "Suspended" if job.spec.suspend else "Pending"
-        record = msgspec.structs.replace(record, job=status.in_phase(job, first, "Submitted", "submitted", now))
-        self._make_room(meta.name)
-        try:
-            self.store.add(record)
-        except sqlite3.IntegrityError as error:
-            raise EngineError(f"another job {meta.name} was submitted at the same moment") from error
+        with with_code(self.home, record, submission) as (record, told):
+            begun = status.in_phase(record.job, first, "Submitted", "submitted", now)
+            record = msgspec.structs.replace(record, job=begun)
+            self._make_room(meta.name)
+            try:
+                self.store.add(record)
+            except sqlite3.IntegrityError as error:
+                raise EngineError(f"another job {meta.name} was submitted at the same moment") from error
+        forget_code(self.home, self.store)
         if submission.queue is not None:
             self.store.keep_queue(submission.queue)
         self.store.tell(uid, Event(now, "Normal", "Submitted", f"from {submission.folder}"))
+        for event in told:
+            self.store.tell(uid, event)
         if job.spec.suspend:
             self.store.want(uid, "suspend")
         else:
@@ -173,6 +183,7 @@ class LocalEngine:
         while supervised(folder):
             time.sleep(0.05)
         self.store.mark_deleted(record.uid)
+        forget_code(self.home, self.store)
         shutil.rmtree(folder.root / "nodes", ignore_errors=True)
         if purge or not any(folder.output.glob("*")):
             shutil.rmtree(folder.root, ignore_errors=True)

@@ -121,11 +121,19 @@ def free_ports() -> tuple[int, int]:
 
 
 def launch_spec(
-    record: Record, made: Plan, index: int, attempt: int, gpus: tuple[int, ...], folder: JobFolder, home: Home
+    record: Record,
+    made: Plan,
+    index: int,
+    attempt: int,
+    gpus: tuple[int, ...],
+    folder: JobFolder,
+    home: Home,
+    code: str | None = None,
 ) -> dict[str, Any]:
-    """The launch spec (docs/worker-contract.md) of one node."""
+    """The launch spec (docs/worker-contract.md) of one node. `code` is the tree it runs in; None: the user's folder."""
     node = made.nodes[index]
-    places = local_places(made, folder, home, record.folder)
+    code = code or record.folder
+    places = local_places(made, folder, home, code)
     cores = len(os.sched_getaffinity(0))
     env = dict(node.env)
     if "OMP_NUM_THREADS" not in {one.name for one in made.template.env}:
@@ -150,10 +158,10 @@ def launch_spec(
         "procsPerNode": made.procs_per_node,
         "launcher": made.launch.launcher,
         "launcherArgv": node.launcher,
-        "program": [moved(word, places) for word in program],
+        "program": [snapped(moved(word, places), record.folder, code) for word in program],
         "env": {name: moved(value, places) for name, value in env.items()},
         "setup": made.launch.setup,
-        "workingDir": moved(made.launch.working_dir, places) if made.launch.working_dir else record.folder,
+        "workingDir": moved(made.launch.working_dir, places) if made.launch.working_dir else code,
         "files": made.launch.files,
         "gracePeriodSeconds": made.lifecycle.grace_period_seconds or 0,
         "folder": str(folder.node(index)),
@@ -163,6 +171,14 @@ def launch_spec(
     if made.lifecycle.hang_timeout_seconds:
         spec["hangTimeoutSeconds"] = made.lifecycle.hang_timeout_seconds
     return spec
+
+
+def snapped(word: str, folder: str, tree: str) -> str:
+    """A word that names a file of the user's folder by its full path, as the same file of the snapshot."""
+    if folder == tree or not word.startswith(f"{folder}/"):
+        return word
+    there = Path(tree) / word[len(folder) + 1 :]
+    return str(there) if there.exists() and not there.is_symlink() else word
 
 
 def local_places(made: Plan, folder: JobFolder, home: Home, submitted_from: str) -> dict[str, str]:

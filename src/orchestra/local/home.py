@@ -32,6 +32,11 @@ class Home:
         """The packed agents, by content."""
         return self.root / "agents"
 
+    @property
+    def code(self) -> Path:
+        """Snapshots of the folders that jobs were submitted from."""
+        return self.root / "code"
+
     def job(self, name: str, uid: str) -> JobFolder:
         """The folder of one job. The name is for people, the uid keeps two jobs of one name apart."""
         return JobFolder(self.root / "jobs" / f"{name}-{uid[:8]}")
@@ -51,6 +56,16 @@ class JobFolder:
     def output(self) -> Path:
         """Checkpoints and whatever else the job writes; outlives the job unless purged."""
         return self.root / "out"
+
+    @property
+    def code(self) -> Path:
+        """The trees that the job runs in."""
+        return self.root / "code"
+
+    @property
+    def reload(self) -> Path:
+        """Where the supervisor is asked to change the code of a running job, and answers."""
+        return self.root / "reload"
 
     @property
     def lock(self) -> Path:

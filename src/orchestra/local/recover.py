@@ -14,6 +14,7 @@ import msgspec
 from orchestra.api.engine import Event
 from orchestra.local.home import Home, JobFolder
 from orchestra.local.store import Row, Store
+from orchestra.local.submitted_code import forget_code
 from orchestra.plan import status
 
 _STARTING = 15.0  # a supervisor that was just started may not have its lock yet
@@ -33,16 +34,18 @@ def supervised(folder: JobFolder) -> bool:
 
 def recover(home: Home, store: Store) -> None:
     """Brings the store in line with the machine. Cheap when all is well; run before every command."""
-    now = time.time()
+    now, expired = time.time(), False
     for row in store.rows():
         folder = home.job(row.record.name, row.record.uid)
         if row.record.job.status and row.record.job.status.phase in status.RESTING:
-            _expire(store, row, now)
+            expired = _expire(store, row, now) or expired
             continue
         if supervised(folder) or (now - row.record.spawned < _STARTING and not _was_locked(folder)):
             continue
         end_leftovers(row.record.uid)
         _report_lost(store, row, now)
+    if expired:
+        forget_code(home, store)
 
 
 def _was_locked(folder: JobFolder) -> bool:
@@ -71,16 +74,18 @@ def _report_lost(store: Store, row: Row, now: float) -> None:
         store.mark_deleted(row.record.uid)
 
 
-def _expire(store: Store, row: Row, now: float) -> None:
-    """A finished job is forgotten when its time to live is over."""
+def _expire(store: Store, row: Row, now: float) -> bool:
+    """A finished job is forgotten when its time to live is over. Returns whether it was."""
     job = row.record.job
     flat = job.spec.ttl_seconds_after_finished
     nested = job.spec.lifecycle.ttl_seconds_after_finished if job.spec.lifecycle else None
     queue = row.record.queue.spec.lifecycle
     ttl = next((t for t in (flat, nested, queue.ttl_seconds_after_finished if queue else None) if t is not None), None)
     ended = status.seconds_of(status.status_of(job).completion_time)
-    if ttl is not None and ended is not None and now > ended + ttl:
+    over = ttl is not None and ended is not None and now > ended + ttl
+    if over:
         store.mark_deleted(row.record.uid)
+    return over
 
 
 def end_leftovers(uid: str) -> None:

@@ -11,21 +11,25 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from orchestra.api.engine import Event
-from orchestra.api.job import Phase, TorchrunJob
+from orchestra.api.job import Failure, Phase, TorchrunJob
 from orchestra.api.problem import Invalid
 from orchestra.local.agents import Agents
+from orchestra.local.code import Codes
 from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
 from orchestra.local.slots import Claim, Grant, Need, judge, need_of
 from orchestra.local.store import Desired, SlotClaim, Store
+from orchestra.local.submitted_code import snapshot_of
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome, outcome_of
+from orchestra.sync.errors import SyncError
 
 _TICK = 0.1
 _PROGRESS_EVERY = 1.0
@@ -155,8 +159,13 @@ class Supervisor:
         self._phase(
             "Provisioning", "Starting", f"attempt {attempt}: {made.node_count} x {made.procs_per_node} processes"
         )
+        try:
+            code = self._stand_up()
+        except SyncError as error:
+            self._event("Warning", "Workspace", str(error))
+            return Outcome("failed", failure=Failure(reason="Workspace", message=str(error))), None
         specs = [
-            launch_spec(self.record, made, index, attempt, gpus, self.folder, self.home)
+            launch_spec(self.record, made, index, attempt, gpus, self.folder, self.home, code)
             for index in range(made.node_count)
         ]
         if attempt == 1:
@@ -173,6 +182,25 @@ class Supervisor:
             if agents.running():
                 agents.kill()
         return outcome_of(agents.results()), asked
+
+    def _stand_up(self) -> str | None:
+        """The tree that this attempt runs in; None: the user's folder itself."""
+        snapshot = snapshot_of(self.record.job)
+        if snapshot is None:
+            return None
+        return str(Codes(self.home).stand_up(snapshot, self.folder, Path(self.record.folder)))
+
+    def _bring_home(self) -> None:
+        """What the program wrote beside its code goes where the user looks for it."""
+        try:
+            stayed = Codes(self.home).bring_home(self.folder, Path(self.record.folder))
+            Codes(self.home).drop_old_trees(self.folder)
+        except (OSError, SyncError) as error:
+            self._event("Warning", "Workspace", f"not all that was written beside the code came home: {error}")
+            return
+        if stayed:
+            names = ", ".join(stayed[:5]) + (" ..." if len(stayed) > 5 else "")
+            self._event("Normal", "Workspace", f"your folder has its own file of that name, so here: {names}")
 
     def _watch(self, agents: Agents, made: Plan) -> str | None:
         """Until all agents have ended. Returns the reason of a stop that was asked for."""
@@ -299,6 +327,8 @@ class Supervisor:
         self.store.save(self.record)
 
     def _phase(self, phase: Phase, reason: str, message: str, *, warning: bool = False) -> None:
+        if phase in status.RESTING:
+            self._bring_home()  # before anybody hears that the job is over
         self._job(status.in_phase(self.record.job, phase, reason, message, time.time()))
         bad = warning or (phase == "Failed" and reason not in ("Cancelled", "Deleted"))
         self._event("Warning" if bad else "Normal", reason, f"{phase}: {message}")

@@ -77,6 +77,10 @@ class Blobs:
         """Whether the blob is here. Whether it is whole is found out by reading it."""
         return self._path(name).exists()
 
+    def names(self) -> set[str]:
+        """All that are here, for who asks about many."""
+        return set(os.listdir(self._folder))  # noqa: PTH208 (one call for thousands)
+
     def add(self, name: str, content: bytes) -> None:
         """Keep a content under its hash, which is checked. It appears at once or not at all."""
         if hash_of(content) != name:

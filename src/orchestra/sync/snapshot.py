@@ -53,20 +53,25 @@ class Snapshot:
 
 
 def snapshot(
-    folder: Path, *, named: Iterable[str] = (), limits: Limits | None = None, index: Index | None = None
+    folder: Path,
+    *,
+    named: Iterable[str] = (),
+    limits: Limits | None = None,
+    index: Index | None = None,
+    skip: frozenset[str] = frozenset(),
 ) -> Snapshot:
     """Look at a folder and name its content. Changes nothing in it.
 
     Raises `Invalid` where it is too large or holds names that cannot travel, and `Changed` where files kept
-    changing while they were read. `named` are relative paths that ship whatever the rules say. Without `index`,
-    the user's cache is used.
+    changing while they were read. `named` are relative paths that ship whatever the rules say, `skip` some that never
+    do. Without `index`, the user's cache is used.
     """
     limits = limits or Limits()
     lookup = CommitLookup(folder)
     try:
         for attempt in range(1, _TRIES + 1):
             try:
-                taken = _look(folder, tuple(named), limits, index or Index.of(folder))
+                taken = _look(folder, tuple(named), limits, index or Index.of(folder), skip)
                 break
             except Changed:
                 if attempt == _TRIES:
@@ -86,9 +91,11 @@ def snapshot(
     )
 
 
-def _look(folder: Path, named: tuple[str, ...], limits: Limits, index: Index) -> tuple[Walk, Manifest]:
+def _look(
+    folder: Path, named: tuple[str, ...], limits: Limits, index: Index, skip: frozenset[str]
+) -> tuple[Walk, Manifest]:
     # Well beyond the limit, so that the folders that are to blame are known; not so far that it takes minutes.
-    walked = walk(folder, named=named, at_most=4 * limits.most_files)
+    walked = walk(folder, named=named, at_most=4 * limits.most_files, skip=skip)
     _leave_escaping_links(walked)
     _refuse_if_too_large(walked, limits)
     if walked.problems:

@@ -61,11 +61,14 @@ class Walk:
             self.left.append(Left(path, reason, secret))
 
 
-def walk(folder: Path, *, named: Iterable[str] = (), at_most: int | None = None) -> Walk:
+def walk(
+    folder: Path, *, named: Iterable[str] = (), at_most: int | None = None, skip: frozenset[str] = frozenset()
+) -> Walk:
     """Look at a whole folder; reads no content but rules and links.
 
-    `named` are relative paths that ship whatever the rules say. Stops after `at_most` files. Names that cannot
-    exist on every system come back as problems. An empty folder is found as such; others by what they hold.
+    `named` are relative paths that ship whatever the rules say, `skip` some that never do. Stops after `at_most`
+    files. Names that cannot exist on every system come back as problems. An empty folder is found as such;
+    others by what they hold.
     """
     result = Walk()
     try:
@@ -73,7 +76,7 @@ def walk(folder: Path, *, named: Iterable[str] = (), at_most: int | None = None)
     except OSError as error:
         raise Invalid([Problem(str(folder), f"cannot be read: {error.strerror}")]) from error
     try:
-        _Walker(result, Twins(), at_most).visit(root, "", Scope(frozenset(named)), None)
+        _Walker(result, Twins(), at_most, skip).visit(root, "", Scope(frozenset(named)), None)
     finally:
         os.close(root)
     result.found.sort(key=lambda found: found.path)
@@ -82,7 +85,8 @@ def walk(folder: Path, *, named: Iterable[str] = (), at_most: int | None = None)
 
 
 class _Walker:
-    def __init__(self, result: Walk, twins: Twins, at_most: int | None) -> None:
+    def __init__(self, result: Walk, twins: Twins, at_most: int | None, skip: frozenset[str]) -> None:
+        self._skip = skip
         self._result = result
         self._twins = twins
         self._at_most = at_most
@@ -115,6 +119,9 @@ class _Walker:
     def _look_at(self, handle: int, entry: os.DirEntry[str], scope: Scope) -> int:
         name, path = entry.name, scope.folder + entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
+        if path in self._skip:
+            self._result.leave(_shown(path) + ("/" if is_folder else ""), "Orchestra's own folder")
+            return 0
         reason = scope.why_not(name, is_folder=is_folder)
         if reason is not None and not (is_folder and scope.is_opened(name)):
             self._result.leave(_shown(path) + ("/" if is_folder else ""), reason.words, secret=reason.secret)

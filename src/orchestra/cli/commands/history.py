@@ -7,7 +7,7 @@ import shlex
 
 from orchestra.cli import exit_codes
 
-EPILOG = ""
+EPILOG = "A star behind the commit: the folder had changes that were not committed. `{program} diff JOB` shows them.\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from orchestra.cli.engines import choose_engine
     from orchestra.cli.structured import print_objects
     from orchestra.cli.terminal import table
+    from orchestra.local.submitted_code import commit_text, snapshot_of
     from orchestra.plan.status import phase_condition, status_of
 
     rows = choose_engine(args).history()
@@ -42,13 +43,17 @@ def run(args: argparse.Namespace) -> int:
                 status_of(job).phase or "",
                 said.reason if said else "",
                 status_of(job).progress_text or "",
+                (snapshot_of(job) or "")[:12],
+                commit_text(job),
                 "deleted" if row.deleted else "",
                 " ".join(text.split()),
             ]
         )
     print(
         table(
-            cells, ["SUBMITTED", "NAME", "PHASE", "REASON", "PROGRESS", "", "COMMAND"], show_headers=not args.no_headers
+            cells,
+            ["SUBMITTED", "NAME", "PHASE", "REASON", "PROGRESS", "SNAPSHOT", "COMMIT", "", "COMMAND"],
+            show_headers=not args.no_headers,
         )
     )
     return exit_codes.OK

@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-restarts", type=int, metavar="N", help="failures to survive")
     parser.add_argument("--cpu", action="store_true", help="run the ranks as CPU processes with gloo")
+    parser.add_argument("--dry-run", action="store_true", help="list what would ship, and why the rest would not")
+    parser.add_argument("--include", action="append", default=[], metavar="PATH", help="ship this although ignored")
+    parser.add_argument("--in-place", action="store_true", help="run in this folder itself, not on a snapshot of it")
     parser.add_argument("-d", "--detach", action="store_true", help="do not follow")
     parser.add_argument("--follow", action="store_true", help="follow even where no person is looking")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
@@ -57,12 +60,28 @@ def run(args: argparse.Namespace) -> int:
     pairs = from_files(args) if args.filename or _is_file(args.what) else [from_command(args, engine)]
     if pairs is None:
         return exit_codes.ERROR
+    if args.dry_run:
+        from orchestra.cli.workspace_view import show_what_ships
+
+        return show_what_ships(Path.cwd(), args.include, [job.metadata.name for job, _ in pairs])
     following = len(pairs) == 1 and not args.detach
     following = following and (args.follow or args.verb == "run" or is_terminal(sys.stdout))
     code = exit_codes.OK
     for job, queue in pairs:
-        made = engine.submit(Submission(job=job, queue=queue, folder=str(Path.cwd()), cpu=args.cpu))
+        made = engine.submit(
+            Submission(
+                job=job,
+                queue=queue,
+                folder=str(Path.cwd()),
+                cpu=args.cpu,
+                in_place=args.in_place,
+                include=args.include,
+            )
+        )
         name = made.metadata.name
+        for event in engine.events(name):
+            if event.reason == "Workspace":
+                print(f"{'warning: ' if event.type == 'Warning' else ''}{event.message}", file=sys.stderr)
         print(f"{name} submitted to queue {made.spec.job_queue} on this machine", flush=True)
         if following:
             code = follow(engine.home, name, args.program, Paint(colours_wanted(args.color)))
