@@ -136,7 +136,7 @@ def program_from_module(
 
     The module is copied and built in its own folder, because `replace` lines hold for the main module alone.
     """
-    fingerprint = f"{module}@{version} {package} {ldflags}"
+    fingerprint = _module_build(module, version, package, ldflags)
     say = progress or Progress()
 
     def build(target: Path) -> None:
@@ -146,6 +146,15 @@ def program_from_module(
         go_build(folder, package, target, log=log, ldflags=ldflags, progress=say, title=f"building {name}")
 
     return _built_once(name, fingerprint, build, say)
+
+
+def has_program_from_module(name: str, module: str, version: str, package: str, *, ldflags: str = "-s -w") -> bool:
+    """Whether `program_from_module` would return at once, without a build."""
+    return _cached(name, _module_build(module, version, package, ldflags)) is not None
+
+
+def _module_build(module: str, version: str, package: str, ldflags: str) -> str:
+    return f"{module}@{version} {package} {ldflags}"
 
 
 # ---- sources

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import tiers
+from testbed import helm, tiers
 from testbed.control_plane import ControlPlane
 from testbed.control_plane_options import ControlPlaneOptions
 from testbed.programs import ProgramsUnavailable, programs
@@ -80,6 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make tier 1 known."""
     fixtures = ("control_plane", "control_planes")
     tiers.register_tier(config, tiers.Tier("tier 1 (control plane)", "control_plane", fixtures, _prepare))
+    config.addinivalue_line("markers", "helm: needs the real helm, which is built on request")
+    tiers.register_tier(config, tiers.Tier("helm", "helm", (), _prepare_helm, required_in_ci=False))
 
 
 def _prepare(progress: Progress) -> None:
@@ -92,6 +94,15 @@ def _prepare(progress: Progress) -> None:
             "kubectl",
             progress=progress,
         )
+    except ProgramsUnavailable as error:
+        raise tiers.TierUnavailable(str(error)) from error
+
+
+def _prepare_helm(progress: Progress) -> None:
+    if not helm.may_use_helm():
+        raise tiers.TierUnavailable(f"it is not built yet; {helm.BUILD_HELM}=1 builds it (minutes, once)")
+    try:
+        helm.helm_program(progress)
     except ProgramsUnavailable as error:
         raise tiers.TierUnavailable(str(error)) from error
 

@@ -29,6 +29,9 @@ VERBS: dict[str, str] = {
     "plan": "show what would run and why, before it does",
     "render": "write the job as StatefulSet, Job, PyTorchJob or TrainJob",
     "convert": "turn existing manifests or a torchrun line into a job file",
+    "install": "put the operator into a cluster",
+    "uninstall": "remove the operator from a cluster",
+    "operator": "run the operator itself",
     "completion": "print the completion script for your shell",
     "version": "print the version",
 }

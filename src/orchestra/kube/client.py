@@ -168,10 +168,19 @@ class Client:
         return await self._typed("PUT", target, kind, body, idempotent=False, urgent=urgent)
 
     async def apply(
-        self, resource: Resource, key: Key, body: Body, kind: type[A], *, subresource: str = "", force: bool = True
+        self,
+        resource: Resource,
+        key: Key,
+        body: Body,
+        kind: type[A],
+        *,
+        subresource: str = "",
+        force: bool = True,
+        dry_run: bool = False,
     ) -> A:
         """Server-side apply. Creates what is not there unless the body has a `metadata.uid`; see `writes.py`."""
         query = {"fieldManager": self.manager, "force": "true" if force else "false"}
+        query |= {"dryRun": "All"} if dry_run else {}
         target = with_query(resource.path(key, subresource), query)
         return await self._typed("PATCH", target, kind, body, content_type="application/apply-patch+yaml")
 

@@ -73,20 +73,31 @@ class Manager:
             master.labels(lease.name).set(lambda: float(lease.leading()))
 
     def cache(
-        self, resource: Resource, kind: type[T], *, labels: str = "", fields: str = "", optional: bool = False
+        self,
+        resource: Resource,
+        kind: type[T],
+        *,
+        labels: str = "",
+        fields: str = "",
+        optional: bool = False,
+        also: str = "",
     ) -> Cache[T]:
         """The cache of a kind, decoded to a struct. Asking again for the same gives the same. Ask before `run`.
 
         Optional: where the server does not know the kind, or does not let us see it, the cache is empty until it does
-        (`served` tells).
+        (`served` tells). `also` is one more namespace to look into where only some are. With `namespaces` the cache of
+        a cluster-wide kind stays empty: a Role cannot let us see it.
         """
         wanted = (resource, kind, labels, fields)
         if wanted in self._caches:
             return self._caches[wanted]
         made: Cache[T] = Cache()
         self._caches[wanted] = made
-        namespaces: Sequence[str | None] = self.options.namespaces if resource.namespaced else ()
-        for namespace in namespaces or (None,):
+        namespaces: Sequence[str | None] = (None,)
+        if self.options.namespaces:
+            some = dict.fromkeys((*self.options.namespaces, *([also] if also else [])))
+            namespaces = tuple(some) if resource.namespaced else ()
+        for namespace in namespaces:
             selection = Selection(namespace=namespace, labels=labels, fields=fields)
             self._reflectors.append(
                 Reflector(

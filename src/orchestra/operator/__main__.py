@@ -21,24 +21,14 @@ from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly
 from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
+from orchestra.operator.options import add_arguments
 from orchestra.operator.progress import ProgressBoard
 from orchestra.operator.queueing.kinds import PRIORITY_CLASSES, STORAGE_CLASSES, Classes, PriorityClass
 from orchestra.operator.queueing.lines import Lines
 from orchestra.operator.queueing.lookup import QueueLookup
-from orchestra.plan.queues import SHARED_NAMESPACE
+from orchestra.operator.rights import lost_without_cluster_rights
 
-
-def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="orchestra-operator", description=__doc__)
-    parser.add_argument("--kubeconfig", help="outside a cluster: the kubeconfig to use")
-    parser.add_argument("--namespaces", default="", help="only these, separated by commas (default: all)")
-    parser.add_argument("--shared-queues-namespace", default=SHARED_NAMESPACE)
-    parser.add_argument("--lease-namespace", default="", help="hold a lease there, so that one of several leads")
-    parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("-v", "--verbose", action="store_true")
-    return parser.parse_args(words)
+_log = logging.getLogger(__name__)
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -50,7 +40,8 @@ async def run(args: argparse.Namespace) -> None:
         lease_key = Key(args.lease_namespace, "orchestra-operator")
         lease = Elector(client, lease_key, identity) if args.lease_namespace else None
         manager = Manager(client, lease=lease, options=_options(args))
-        jobs, queues = manager.cache(JOBS, JobObject), manager.cache(QUEUES, QueueObject)
+        jobs = manager.cache(JOBS, JobObject)
+        queues = manager.cache(QUEUES, QueueObject, also=args.shared_queues_namespace)
         pods = manager.cache(PODS, PodObject, labels=JOB_LABEL)
         nodes = manager.cache(NODES, NodeObject, optional=True)  # a Role alone cannot let us see nodes
         watch = NodeWatch(nodes, pods, lambda: manager.served(NODES))
@@ -105,13 +96,22 @@ def _options(args: argparse.Namespace) -> ManagerOptions:
     return ManagerOptions(namespaces=namespaces, health=(host or "0.0.0.0", int(port)) if port else None)  # noqa: S104
 
 
-def main() -> int:
-    """The process."""
-    args = parse()
+def serve(args: argparse.Namespace) -> int:
+    """The process, told what to do."""
     level = logging.DEBUG if args.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if args.namespaces:
+        for lost in lost_without_cluster_rights():
+            _log.warning("only %s: %s", args.namespaces, lost)
     asyncio.run(run(args))
     return 0
+
+
+def main() -> int:
+    """The command line without the rest of the CLI."""
+    parser = argparse.ArgumentParser(prog="orchestra-operator", description=__doc__)
+    add_arguments(parser)
+    return serve(parser.parse_args())
 
 
 if __name__ == "__main__":

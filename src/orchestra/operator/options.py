@@ -1,0 +1,18 @@
+"""The operator's command line. Imports nothing heavy: `orchestra operator --help` needs no cluster packages."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestra.plan.queues import SHARED_NAMESPACE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of `python -m orchestra.operator` and of `orchestra operator`."""
+    parser.add_argument("--kubeconfig", help="outside a cluster: the kubeconfig to use")
+    parser.add_argument("--namespaces", default="", help="only these, separated by commas (default: all)")
+    parser.add_argument("--shared-queues-namespace", default=SHARED_NAMESPACE)
+    parser.add_argument("--lease-namespace", default="", help="hold a lease there, so that one of several leads")
+    parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("-v", "--verbose", action="store_true")
