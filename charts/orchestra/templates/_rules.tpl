@@ -17,6 +17,7 @@
   - get
   - list
   - watch
+  - patch
 - apiGroups:
   - torchrun.ai
   resources:
@@ -42,6 +43,7 @@
   - watch
   - create
   - delete
+  - patch
 - apiGroups:
   - ''
   resources:
@@ -71,7 +73,35 @@
   - podgroups
   verbs:
   - get
+  - list
   - create
+- apiGroups:
+  - scheduling.run.ai
+  resources:
+  - queues
+  verbs:
+  - get
+  - list
+  - watch
+  - create
+  - patch
+  - delete
+- apiGroups:
+  - scheduling.k8s.io
+  resources:
+  - priorityclasses
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - storage.k8s.io
+  resources:
+  - storageclasses
+  verbs:
+  - get
+  - list
+  - watch
 - apiGroups:
   - events.k8s.io
   resources:
@@ -98,6 +128,7 @@
   - get
   - list
   - watch
+  - patch
 - apiGroups:
   - torchrun.ai
   resources:
@@ -123,6 +154,7 @@
   - watch
   - create
   - delete
+  - patch
 - apiGroups:
   - ''
   resources:
@@ -152,6 +184,7 @@
   - podgroups
   verbs:
   - get
+  - list
   - create
 - apiGroups:
   - events.k8s.io
