@@ -47,6 +47,14 @@
 - apiGroups:
   - ''
   resources:
+  - nodes
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - ''
+  resources:
   - services
   - configmaps
   - persistentvolumeclaims

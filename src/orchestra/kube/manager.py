@@ -116,7 +116,8 @@ class Manager:
 
     def served(self, resource: Resource) -> bool:
         """Whether what a cache of this kind holds is all there is: an empty one may just mean that we see nothing."""
-        return all(one.served for one in self._reflectors if one.resource == resource)
+        watching = [one for one in self._reflectors if one.resource == resource]
+        return bool(watching) and all(one.served for one in watching)
 
     def controller(self, name: str, reconcile: Reconcile[K], *, workers: int = 8) -> Controller[K]:
         """A controller that runs while this process leads and its caches are whole."""
