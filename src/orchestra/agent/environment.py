@@ -44,6 +44,7 @@ def worker_environment(
             "ORCHESTRA_JOB": spec.job,
             "ORCHESTRA_ATTEMPT": str(spec.attempt),
             "ORCHESTRA_NODE": str(spec.node),
+            "ORCHESTRA_GRACE_PERIOD_SECONDS": f"{spec.grace_period_seconds:g}",
             "ORCHESTRA_STOP_FILE": str(spec.folder / STOP_FILE),
         }
     )

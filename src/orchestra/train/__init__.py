@@ -19,7 +19,7 @@ docs/worker-contract.md. Without an agent (a script started by hand) everything 
 The sources keep to Python 3.9, older than the rest of Orchestra: they are laid into users' own images.
 """
 
-from orchestra.train.checkpoints import Checkpoints, Loaded, SaveFailed
+from orchestra.train.checkpoints import Checkpoints, Loaded, SaveFailed, SaveTimes
 from orchestra.train.manifest import last_complete
 from orchestra.train.reporting import collective, phase, progress
 from orchestra.train.results import result
@@ -38,5 +38,6 @@ __all__ = [
     "Checkpoints",
     "Loaded",
     "SaveFailed",
+    "SaveTimes",
     "last_complete",
 ]

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import zlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from orchestra.train import environment
-from orchestra.train.durable import sync_folder
-from orchestra.train.manifest import (
-    TEMPORARY,
-    Manifest,
-    Part,
-    Position,
-    choose,
-    left_behind,
-    next_position,
-    positions,
-    set_aside,
-)
-from orchestra.train.reporting import phase, progress
+from orchestra.train import environment, fencing, pieces, staging
+from orchestra.train.background import Order, Outcome, Writer
+from orchestra.train.manifest import Position, chain, choose, left_behind, positions, set_aside
+from orchestra.train.publishing import NotWritten, Task, count, perform, write_state
+from orchestra.train.reporting import phase, progress, reporter
+from orchestra.train.world import Refused
 
 _log = logging.getLogger("orchestra.train")
 _HALF_AN_HOUR = 1800.0
-_STATE = "state.pt"
-_LATEST = "latest"
+_WRITE_ERRORS = (
+    OSError,
+    RuntimeError,
+    NotWritten,
+    fencing.TakenOver,
+)  # torch turns some write errors into RuntimeError
 
 
 class SaveFailed(Exception):
@@ -46,62 +41,150 @@ class Loaded:
     state: dict[str, Any]
 
 
+@dataclass
+class SaveTimes:
+    """What saving costs, in seconds. Stall: how long the training stood still."""
+
+    first_stall: float | None = None
+    later_stall: float | None = None
+    """The longest of the later ones."""
+    save: float | None = None
+    """The last save, from its beginning to the published folder."""
+
+
 class Checkpoints:
     """The checkpoints of one training, in one folder that all ranks see.
 
-    `save` and `load` are called on all ranks alike. Rank 0 writes, for under DDP all ranks hold the same state;
-    the others wait for it and learn whether it went well. A process killed at any moment leaves the newest complete
-    checkpoint as it was.
+    `save`, `save_async`, `wait` and `load` are called on all ranks alike. Under DDP all ranks hold the same state and
+    rank 0 writes; a state with distributed tensors (FSDP2) is written by all ranks, each its own part. A process killed
+    at any moment leaves the newest complete checkpoint as it was.
 
-    Coordination, not fencing: two trainings that write into one folder at once do not damage a checkpoint, but each
-    may resume from the other's.
+    Fenced: once a newer attempt has loaded, what an older one still publishes is never read (fencing.py). A second
+    job that is alive on the same folder is refused.
     """
 
-    def __init__(self, folder: str | Path, *, keep: int = 3, timeout: float = _HALF_AN_HOUR) -> None:
+    def __init__(
+        self, folder: str | Path, *, keep: int = 3, timeout: float = _HALF_AN_HOUR, asynchronous: bool = False
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: at least the newest checkpoint must be kept")
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
+        self.times = SaveTimes()
         self._keep = keep
         self._limit = timeout
         self._ranks = _Ranks(timeout)
         self._newest: Loaded | None = None
+        self._fence: fencing.Fence | None = None
+        self._writer = Writer(self._on_outcome) if asynchronous else None
+        self._arena: staging.Arena | None = None
+        self._in_flight: int | None = None
+        self._handed_over = False
+        self._warned: set[str] = set()
 
-    def save(self, step: int, state: Mapping[str, Any]) -> Path:
+    def save(
+        self, step: int, state: Mapping[str, Any], *, metric: float | None = None, exports: Sequence[Path] = ()
+    ) -> Path:
         """Write the state after this step and return its folder, which is complete and on disk by then.
 
-        What was already saved (or loaded) by this process for this step is not written again. Raises `SaveFailed`
-        on all ranks if rank 0 could not write.
+        `metric` (lower is better) decides what `best` points at. `exports` are files to make of it: the same state,
+        unsharded, in one file for torch.load. What was already saved (or loaded) by this process for this step is not
+        written again. Raises `SaveFailed` on all ranks if any could not write.
         """
+        if self._in_flight is not None:
+            self.wait()
         if self._newest is not None and self._newest.step == step:
             return self._newest.path
-        position, error = None, None
-        with phase("save", self._limit):
-            if self._ranks.rank == 0:
-                try:
-                    position = self._write(step, state)
-                except (OSError, RuntimeError) as failure:  # torch turns some write errors into RuntimeError
-                    error = failure
-            position = self._ranks.share(position)
-        if position is None:
-            raise SaveFailed(
-                f"checkpoint of step {step} not written to {self.folder}: {error or 'see rank 0'}"
-            ) from error
-        return self._remember(Loaded(position.step, self.folder / position.name, {})).path
+        sharded = pieces.is_sharded(state)
+        task = self._task(step, sharded, metric, exports)
+        content = pieces.own_part(state, task.rank) if sharded else pieces.replaced(state, lambda leaf: leaf)
+        return self._save_now(task, write_state(content, task.rank, sharded))
 
-    def load(self, map_location: Any = "cpu") -> Loaded | None:
+    def save_files(self, step: int, write: Callable[[Path], None], *, metric: float | None = None) -> Path:
+        """Like `save`, for those who write their own files: `write` is called on all ranks with the folder to fill."""
+        if self._in_flight is not None:
+            self.wait()
+        if self._newest is not None and self._newest.step == step:
+            return self._newest.path
+        task = self._task(step, sharded=False, metric=metric, exports=())
+        task.draft.mkdir(parents=True, exist_ok=True)
+        error = None
+        with phase("save", self._limit):
+            try:
+                write(task.draft)
+            except _WRITE_ERRORS as failure:
+                error = f"rank {self._ranks.rank}: {failure}"
+            errors = [reason for reason in self._ranks.gather(error) if reason]
+            if errors:
+                if self._ranks.rank == 0:
+                    shutil.rmtree(task.draft, ignore_errors=True)
+                raise SaveFailed(f"checkpoint of step {step} not written to {self.folder}: {errors[0]}")
+        return self._save_now(task, count)
+
+    def save_async(
+        self, step: int, state: Mapping[str, Any], *, metric: float | None = None, exports: Sequence[Path] = ()
+    ) -> None:
+        """Like `save`, but the training waits only until the state is copied; the writer process does the rest.
+
+        If the last save is still being written, waits for it first. Its failure is raised here, on all ranks. Saves
+        like `save` where there is no writer, or no memory for the copy: then it says so, once.
+        """
+        begun = time.monotonic()
+        if self._in_flight is not None:
+            self.wait()
+        if self._newest is not None and self._newest.step == step:
+            return
+        sharded = pieces.is_sharded(state)
+        task = self._task(step, sharded, metric, exports)
+        writes = task.rank < task.writers
+        content: Any = None
+        if writes:
+            content = pieces.own_part(state, task.rank) if sharded else state
+        skeleton, copies, size = staging.plan(content)
+        if self._writer is None or not self._all_have_room(size if writes else 0):
+            self.save(step, state, metric=metric, exports=exports)
+        else:
+            self._handed_over = writes and self._arena is not None
+            if writes and self._arena is not None:
+                staging.copy_into(self._arena, copies)
+                self._writer.submit(Order(task, skeleton, sharded), self._arena)
+            self._in_flight = step
+        self._count_stall(time.monotonic() - begun)
+
+    def wait(self) -> Path | None:
+        """Wait until the save begun last is on disk. Returns the newest checkpoint's folder, if there is any."""
+        if self._in_flight is not None:
+            step, self._in_flight = self._in_flight, None
+            with phase("save", self._limit):
+                mine = self._writer.outcome() if self._writer is not None and self._handed_over else Outcome(step)
+                self._agree(step, mine)
+        return self._newest.path if self._newest else None
+
+    def reserve(self, size: int) -> bool:
+        """Take the memory for asynchronous saves of up to `size` bytes a rank now, not in the first save.
+
+        False, with a word in the log, if there is not enough: saves will then be synchronous.
+        """
+        return self._all_have_room(size) if self._writer is not None else False
+
+    def load(self, map_location: Any = "cpu", *, into: Any = None) -> Loaded | None:
         """The newest complete checkpoint, the same on all ranks, or None where there is none.
 
+        From here on this training is the one that publishes into the folder. (To only look, use `last_complete`.)
         Newer ones that are not complete are set aside under another name, with the reason in the log.
-        """
-        import torch
 
+        With `into`, a state of the same form, its tensors are filled and returned in the places of the saved ones.
+        They may be distributed, and over another number of ranks than the saved ones were; without it sharded
+        checkpoints come whole.
+        """
         with phase("load", self._limit):
-            position = self._ranks.share(self._select() if self._ranks.rank == 0 else None)
-            if position is None:
+            self._begin(check=True)
+            if self._fence is None or self._fence.resumed is None:
                 return None
-            path = self.folder / position.name
-            state = torch.load(path / _STATE, map_location=map_location, weights_only=True)
-        return self._remember(Loaded(position.step, path, state))
+            path = self.folder / self._fence.resumed
+            state = pieces.read(path, map_location)
+            state = pieces.whole(state) if into is None else pieces.fill(into, state)
+            step = int(path.name.removeprefix("step-").partition(".")[0])
+        return self._remember(Loaded(step, path, state))
 
     def start_over(self) -> Path | None:
         """Move all checkpoints that are there out of the way. Returns where they are now, if there were any."""
@@ -112,10 +195,81 @@ class Checkpoints:
         self._ranks.share(None)
         return moved
 
+    def close(self) -> None:
+        """Let the writer process go. `wait` first, if the last save matters."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._arena is not None:
+            self._arena.close()
+        self._writer = self._arena = None
+
+    def _save_now(self, task: Task, write: Callable[[Path], Any]) -> Path:
+        begun = time.monotonic()
+        outcome = Outcome(task.step)
+        with phase("save", self._limit):
+            if task.rank < task.writers:
+                try:
+                    name = perform(task, write)
+                    outcome = Outcome(task.step, name, None, time.monotonic() - begun)
+                except _WRITE_ERRORS as failure:
+                    outcome = Outcome(task.step, error=str(failure))
+            return self._agree(task.step, outcome)
+
+    def _agree(self, step: int, outcome: Outcome) -> Path:
+        """All ranks learn rank 0's outcome: it knows of the others' failures, too."""
+        agreed: Outcome = self._ranks.share(outcome)
+        error = agreed.error or (outcome.error if self._ranks.rank != 0 else None)
+        if error:
+            raise SaveFailed(f"checkpoint of step {step} not written to {self.folder}: {error}")
+        self.times.save = agreed.seconds
+        self._warn_of_short_grace()
+        return self._remember(Loaded(step, self.folder / agreed.name, {})).path
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        """On the thread that hears the writer: people see the new checkpoint before the next save."""
+        if outcome.error is None and outcome.name:
+            progress(checkpoint_step=outcome.step)
+
     def _remember(self, newest: Loaded) -> Loaded:
         self._newest = Loaded(newest.step, newest.path, {})
         progress(checkpoint_step=newest.step)
         return newest
+
+    def _task(self, step: int, sharded: bool, metric: float | None, exports: Sequence[Path]) -> Task:
+        self._begin(check=False)
+        assert self._fence is not None  # noqa: S101 - begun
+        writers = self._ranks.size if sharded else 1
+        attempt, files = environment.attempt(), tuple(Path(path).absolute() for path in exports)
+        rank, size = self._ranks.rank, self._ranks.size
+        return Task(
+            self.folder, step, self._fence, rank, writers, size, attempt, self._keep, self._limit, metric, files
+        )
+
+    def _begin(self, check: bool) -> None:
+        """Become the attempt that publishes here, unless it is already."""
+        if self._fence is not None and not check:
+            return
+        begun: fencing.Fence | str | None = None
+        if self._ranks.rank == 0:
+            try:
+                fencing.refuse_company(self.folder)
+                begun = self._take_fence(check)
+            except fencing.InUse as error:
+                begun = str(error)
+            except OSError as error:
+                begun = f"the checkpoint folder {self.folder} cannot be used: {error}"
+        begun = self._ranks.share(begun)
+        if isinstance(begun, str):
+            raise Refused(begun)
+        self._fence = begun
+
+    def _take_fence(self, check: bool) -> fencing.Fence:
+        while True:
+            position = self._select() if check else next(iter(chain(self.folder)), None)
+            newest = fencing.highest(self.folder)
+            taken = fencing.take(self.folder, (newest.number if newest else 0) + 1, position.name if position else None)
+            if taken is not None:
+                return taken
 
     def _select(self) -> Position | None:
         choice = choose(self.folder)
@@ -126,70 +280,50 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         return choice.position
 
-    def _write(self, step: int, state: Mapping[str, Any]) -> Position:
-        import torch
+    def _all_have_room(self, size: int) -> bool:
+        """Whether all ranks have the memory: a save is asynchronous on all of them or on none."""
+        reason = None
+        if size and (self._arena is None or self._arena.size < size):
+            if self._arena is not None:
+                self._arena.close()
+                self._arena = None
+            try:
+                import torch
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{TEMPORARY}step-{step:08}-{os.getpid()}"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        try:
-            with (draft / _STATE).open("wb") as file:
-                counted = _Counted(file)
-                torch.save(dict(state), counted)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            Manifest(step, self._ranks.size, environment.attempt(), {_STATE: counted.part()}).write(draft)
-            sync_folder(draft)
-            position = next_position(self.folder, step)
-            draft.rename(self.folder / position.name)
-            sync_folder(self.folder)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        self._point_latest_at(position)
-        self._drop_old()
-        return position
+                uses_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+                self._arena = staging.Arena(size, pin=uses_cuda)
+            except (staging.NoRoom, OSError, ValueError) as error:
+                reason = f"rank {self._ranks.rank}: {error}"
+        reasons = [one for one in self._ranks.gather(reason) if one]
+        if reasons:
+            self._warn(f"checkpoints are saved synchronously: {reasons[0]}")
+        return not reasons
 
-    def _point_latest_at(self, position: Position) -> None:
-        draft, latest = self.folder / f"{TEMPORARY}{_LATEST}", self.folder / _LATEST
-        draft.unlink(missing_ok=True)
-        try:
-            draft.symlink_to(position.name)
-        except OSError:  # a file system without links: a file that holds the name
-            draft.write_text(position.name + "\n")
-        draft.replace(latest)
+    def _count_stall(self, seconds: float) -> None:
+        times = self.times
+        if times.first_stall is None:
+            times.first_stall = seconds
+        else:
+            times.later_stall = max(times.later_stall or 0.0, seconds)
+        progress(first_stall_seconds=times.first_stall, stall_seconds=times.later_stall)
 
-    def _drop_old(self) -> None:
-        for position in positions(self.folder)[self._keep :]:
-            # Renamed first: killed in the middle, we leave rubbish rather than half a checkpoint.
-            doomed = (self.folder / position.name).rename(self.folder / f"{TEMPORARY}old-{position.name}")
-            shutil.rmtree(doomed, ignore_errors=True)
+    def _warn_of_short_grace(self) -> None:
+        grace, save = environment.grace_seconds(), self.times.save
+        step = reporter().step_seconds() or 0.0
+        if grace is not None and save is not None and grace < step + save:
+            self._warn(
+                f"the grace period of {grace:g} s is shorter than a step ({step:.1f} s) and a save ({save:.1f} s): a "
+                "stop may lose the work since the last checkpoint. Give a longer gracePeriodSeconds."
+            )
 
-
-class _Counted:
-    """A file that knows the size and checksum of what went into it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._size = 0
-        self._crc32 = 0
-
-    def write(self, data: Any) -> int:
-        written = self._file.write(data)
-        self._size += written
-        self._crc32 = zlib.crc32(data, self._crc32)
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def part(self) -> Part:
-        return Part(self._size, self._crc32)
+    def _warn(self, text: str) -> None:
+        if self._ranks.rank == 0 and text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
 
 
 class _Ranks:
-    """What rank 0 tells the others, on a CPU group of its own: a save may outlast the training's own time limit."""
+    """What ranks tell each other about saves, on a CPU group of its own: it may outlast the training's time limit."""
 
     def __init__(self, timeout: float) -> None:
         import torch.distributed as dist
@@ -199,14 +333,22 @@ class _Ranks:
         self.size = dist.get_world_size() if joined else 1
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)) if self.size > 1 else None
 
-    def share(self, position: Position | None) -> Position | None:
-        """Rank 0's position, on all ranks."""
+    def share(self, thing: Any) -> Any:
+        """Rank 0's thing, on all ranks."""
         if self._group is None:
-            return position
-        import torch
+            return thing
         import torch.distributed as dist
 
-        told = torch.tensor([position.step, position.repeat] if position else [-1, -1])
-        dist.broadcast(told, src=0, group=self._group)
-        step, repeat = told.tolist()
-        return Position(step, repeat) if step >= 0 else None
+        told = [thing]
+        dist.broadcast_object_list(told, src=0, group=self._group)
+        return told[0]
+
+    def gather(self, thing: Any) -> list[Any]:
+        """Every rank's thing, on all ranks."""
+        if self._group is None:
+            return [thing]
+        import torch.distributed as dist
+
+        told: list[Any] = [None] * self.size
+        dist.all_gather_object(told, thing, group=self._group)
+        return told

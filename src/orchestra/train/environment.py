@@ -36,6 +36,14 @@ def attempt() -> int:
     return _number("ORCHESTRA_ATTEMPT", 1)
 
 
+def grace_seconds() -> float | None:
+    """How long a stop may take before the worker is killed."""
+    try:
+        return float(os.environ["ORCHESTRA_GRACE_PERIOD_SECONDS"])
+    except (KeyError, ValueError):
+        return None
+
+
 def _path(name: str) -> Path | None:
     value = os.environ.get(name)
     return Path(value) if value else None

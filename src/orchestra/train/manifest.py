@@ -2,9 +2,11 @@
 
     checkpoints/
       step-00000016/            complete: renamed into place after its manifest was written
-      step-00000032/            state.pt and manifest.json
+      step-00000032/            state.pt (or shard-00000.pt, ...) and manifest.json
       step-00000032.1/          the same step again, saved by a later attempt
       latest -> step-00000032.1 for people and tools; resuming looks at the folders themselves
+      best -> step-00000016     the one with the lowest metric; it is kept
+      fence/                    which attempt may publish (fencing.py)
       tmp-...                   being written or being deleted, or left behind by a killed process
       incomplete-...            set aside by a resume, with the reason in the log
 
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestra.train.durable import write_json_durably
+from orchestra.train.fencing import fences
 
 MANIFEST = "manifest.json"
 TEMPORARY = "tmp-"
@@ -29,6 +32,7 @@ _SET_ASIDE = "incomplete-"
 _VERSION = 1
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _CHUNK = 1 << 20
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, order=True)
@@ -60,11 +64,17 @@ class Manifest:
     world_size: int
     attempt: int
     files: dict[str, Part] = field(default_factory=dict)
+    fence: int = 0
+    """The number of the attempt that published it; 0: a writer that knows no fences."""
+    metric: float | None = None
+    """What `best` is chosen by; lower is better."""
 
     def write(self, folder: Path) -> None:
         """Write it, durably. Everything it names must be on disk before."""
         files = {name: {"bytes": part.size, "crc32": f"{part.crc32:08x}"} for name, part in self.files.items()}
-        content = {"version": _VERSION, "step": self.step, "worldSize": self.world_size, "attempt": self.attempt}
+        content: dict[str, object] = {"version": _VERSION, "step": self.step}
+        content |= {"worldSize": self.world_size, "attempt": self.attempt}
+        content |= {"fence": self.fence, "metric": self.metric}
         write_json_durably(folder / MANIFEST, {**content, "files": files})
 
     @staticmethod
@@ -74,7 +84,8 @@ class Manifest:
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']} is not known here")
         files = {name: Part(int(part["bytes"]), int(part["crc32"], 16)) for name, part in content["files"].items()}
-        return Manifest(int(content["step"]), int(content["worldSize"]), int(content["attempt"]), files)
+        step, size, attempt = int(content["step"]), int(content["worldSize"]), int(content["attempt"])
+        return Manifest(step, size, attempt, files, int(content.get("fence", 0)), content.get("metric"))
 
 
 @dataclass(frozen=True)
@@ -99,10 +110,43 @@ def next_position(folder: Path, step: int) -> Position:
     return Position(step, max(repeats, default=-1) + 1)
 
 
+def chain(folder: Path) -> list[Position]:
+    """The checkpoints that belong to the newest attempt or to those it goes back to, newest first, complete or not.
+
+    One whose manifest cannot be read belongs to nobody.
+    """
+    by_fence: dict[int, list[Position]] = {}
+    for position in positions(folder):
+        try:
+            by_fence.setdefault(Manifest.read(folder / position.name).fence, []).append(position)
+        except _UNREADABLE:
+            continue
+    begun = {fence.number: fence.resumed for fence in fences(folder)}
+    found: list[Position] = []
+    number, newest_allowed = max(begun, default=0), Position(1 << 62)
+    while True:
+        mine = [position for position in by_fence.get(number, []) if position <= newest_allowed]
+        found += mine
+        resumed = begun.get(number)
+        if resumed is None or (match := _NAME.fullmatch(resumed)) is None:
+            return found
+        newest_allowed = Position(int(match[1]), int(match[2] or 0))
+        earlier = [other for other, entries in by_fence.items() if newest_allowed in entries and other < number]
+        if not earlier:  # what it resumed from is gone: the attempt before it is where it came from
+            earlier = [other for other in (0, *begun) if other < number]
+        if not earlier:
+            return found
+        number = max(earlier)
+
+
 def choose(folder: Path) -> Choice:
-    """The newest complete checkpoint. Reads the files of each candidate in full, to compare their checksums."""
+    """The newest complete checkpoint of the chain. Reads the files of each candidate in full, for their checksums."""
     unfit: dict[Position, str] = {}
     for position in positions(folder):
+        problem = _what_is_wrong_with_the_manifest(folder / position.name)
+        if problem is not None:
+            unfit[position] = problem
+    for position in chain(folder):
         problem = what_is_wrong(folder / position.name)
         if problem is None:
             return Choice(position, unfit)
@@ -136,16 +180,23 @@ def left_behind(folder: Path) -> Iterator[Path]:
 
 def what_is_wrong(checkpoint: Path) -> str | None:
     """Why a checkpoint is not complete, or None."""
-    try:
-        manifest = Manifest.read(checkpoint)
-    except FileNotFoundError:
-        return f"it has no {MANIFEST}: it was not written to its end"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its {MANIFEST} cannot be read: {error!r}"
-    for name, part in manifest.files.items():
+    problem = _what_is_wrong_with_the_manifest(checkpoint)
+    if problem is not None:
+        return problem
+    for name, part in Manifest.read(checkpoint).files.items():
         problem = _what_is_wrong_with(checkpoint / name, part)
         if problem:
             return problem
+    return None
+
+
+def _what_is_wrong_with_the_manifest(checkpoint: Path) -> str | None:
+    try:
+        Manifest.read(checkpoint)
+    except FileNotFoundError:
+        return f"it has no {MANIFEST}: it was not written to its end"
+    except _UNREADABLE as error:
+        return f"its {MANIFEST} cannot be read: {error!r}"
     return None
 
 

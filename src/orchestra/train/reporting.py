@@ -32,6 +32,9 @@ def progress(
     tokens_per_second: float | None = None,
     checkpoint_step: int | None = None,
     goodput: float | None = None,
+    mfu: float | None = None,
+    first_stall_seconds: float | None = None,
+    stall_seconds: float | None = None,
 ) -> None:
     """Tell the agent how far training is. What is not given keeps its last value.
 
@@ -46,6 +49,9 @@ def progress(
         tokensPerSecond=tokens_per_second,
         checkpointStep=checkpoint_step,
         goodput=goodput,
+        mfu=mfu,
+        firstStallSeconds=first_stall_seconds,
+        stallSeconds=stall_seconds,
     )
 
 
@@ -92,6 +98,11 @@ class Reporter:
                 self._steps.passed(int(self._fields["step"]), time.monotonic())
                 self._phases[0] = ("train", None)
         self._write_soon()
+
+    def step_seconds(self) -> float | None:
+        """The median step, if any was reported."""
+        with self._lock:
+            return self._steps.median()
 
     def collective(self) -> None:
         """Count one more collective entered."""

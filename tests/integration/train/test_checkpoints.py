@@ -37,7 +37,7 @@ def test_only_the_last_few_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3, 4):
         checkpoints.save(step, state(step))
-    assert {path.name for path in tmp_path.iterdir()} == {"step-00000003", "step-00000004", "latest"}
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000003", "step-00000004", "latest", "fence"}
 
 
 def test_a_damaged_checkpoint_is_set_aside_by_name_and_the_one_before_is_used(
@@ -87,7 +87,7 @@ def test_a_disk_that_is_full_raises_and_leaves_the_last_checkpoint(tmp_path: Pat
             checkpoints.save(2, state(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert {path.name for path in tmp_path.iterdir()} == {"step-00000001", "latest"}
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000001", "latest", "fence"}
 
 
 def test_a_process_killed_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
