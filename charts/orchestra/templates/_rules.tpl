@@ -47,6 +47,14 @@
 - apiGroups:
   - ''
   resources:
+  - resourcequotas
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - ''
+  resources:
   - nodes
   verbs:
   - get
@@ -163,6 +171,14 @@
   - create
   - delete
   - patch
+- apiGroups:
+  - ''
+  resources:
+  - resourcequotas
+  verbs:
+  - get
+  - list
+  - watch
 - apiGroups:
   - ''
   resources:

@@ -17,7 +17,7 @@ from orchestra.kube.controller import changed_by_others
 from orchestra.kube.events import EventRecorder
 from orchestra.kube.lease import Elector
 from orchestra.kube.manager import Manager, ManagerOptions
-from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly
+from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly, by_namespace
 from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
@@ -26,6 +26,7 @@ from orchestra.operator.progress import ProgressBoard
 from orchestra.operator.queueing.kinds import PRIORITY_CLASSES, STORAGE_CLASSES, Classes, PriorityClass
 from orchestra.operator.queueing.lines import Lines
 from orchestra.operator.queueing.lookup import QueueLookup
+from orchestra.operator.quotas import EXCEEDED, RESOURCE_QUOTAS, QuotaObject, has_more_room
 from orchestra.operator.rights import lost_without_cluster_rights
 
 _log = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ async def run(args: argparse.Namespace) -> None:
         pods = manager.cache(PODS, PodObject, labels=JOB_LABEL)
         nodes = manager.cache(NODES, NodeObject, optional=True)  # a Role alone cannot let us see nodes
         watch = NodeWatch(nodes, pods, lambda: manager.served(NODES))
+        quotas = manager.cache(RESOURCE_QUOTAS, QuotaObject)
         events = EventRecorder(client, controller="torchrun.ai/operator", instance=identity)
-        by_uid = jobs.index(lambda job: (job.metadata.uid,))
+        by_uid, by_home = jobs.index(lambda job: (job.metadata.uid,)), jobs.index(by_namespace)
 
         def targets() -> dict[str, str]:
             running = (pod for pod in pods if pod.is_worker and pod.index == 0 and pod.status.phase == "Running")
@@ -62,7 +64,7 @@ async def run(args: argparse.Namespace) -> None:
         lines = Lines(lookup, jobs, pods, wake=lambda key: controller.queue.add(key), priority=classes.priority)
         if classes.priorities is not None:
             classes.priorities.listen(lambda _change: lines.priorities_changed())
-        reconciler = JobController(client, jobs, lookup, lines, pods, events, board, nodes=watch)
+        reconciler = JobController(client, jobs, lookup, lines, pods, events, board, nodes=watch, quotas=quotas)
         controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
         controller.watch(pods, lambda pod: [job.metadata.key for job in by_uid.get(pod.metadata.controller_uid)])
@@ -71,6 +73,11 @@ async def run(args: argparse.Namespace) -> None:
             nodes,
             lambda node: [job.metadata.key for uid in watch.jobs_on(node) for job in by_uid.get(uid)],
             worth=lambda old, new: old.ready != new.ready,
+        )
+        controller.watch(
+            quotas,
+            lambda quota: [job.metadata.key for job in by_home.get(quota.metadata.namespace) if _waits_for_quota(job)],
+            worth=has_more_room,
         )
         manager.background(watch.run)
         manager.background(events.run, at_end=events.flush)
@@ -88,6 +95,10 @@ def _classes(manager: Manager) -> Classes:
     if manager.options.namespaces:
         return Classes(None, None)
     return Classes(manager.cache(PRIORITY_CLASSES, PriorityClass), manager.cache(STORAGE_CLASSES, MetadataOnly))
+
+
+def _waits_for_quota(job: JobObject) -> bool:
+    return EXCEEDED.encode() in bytes(job.status)
 
 
 def _options(args: argparse.Namespace) -> ManagerOptions:

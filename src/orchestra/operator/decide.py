@@ -8,82 +8,28 @@ the middle of its actions it names what is left to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from orchestra.api.job import Failure, Phase, Progress, RestartBudget, TorchrunJob, TorchrunJobStatus, Workers
-from orchestra.api.kubernetes import Condition
-from orchestra.api.problem import Problem
-from orchestra.operator import elastic
+from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
+from orchestra.operator import elastic, placement
 from orchestra.operator.attempt import has_store
+from orchestra.operator.conditions import is_true as _is_true
+from orchestra.operator.conditions import with_condition as _condition
+from orchestra.operator.decision import CREATED as _CREATED
+from orchestra.operator.decision import Decision, Observation, Told
+from orchestra.operator.decision import told as _told
 from orchestra.operator.kinds import PodObject
-from orchestra.operator.lost_nodes import Losses
 from orchestra.operator.queueing.line import Place
+from orchestra.operator.starting import half_gang_seconds, held_back, release
 from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome
 
 _NOTHING_TO_SAVE = 5  # seconds for what a lost member leaves: without it no step can be agreed on
 _WAIT_FOR_OTHERS = 5.0  # how long other workers may take to tell why they failed too
-_CREATED = "Created"
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Everything that matters about one job, taken from the caches at one moment."""
-
-    job: TorchrunJob
-    """With its status."""
-    plan: Plan | None
-    """None when there is none: see `problems` and `queue_missing`."""
-    problems: tuple[Problem, ...]
-    queue_missing: bool
-    pods: tuple[PodObject, ...]
-    """All pods that the job controls."""
-    progress: Progress | None
-    """What rank 0 last reported."""
-    generation: int = 0
-    cancelled: bool = False
-    """Somebody asked for its end."""
-    place: Place | None = None
-    """Its place in the line of its queue; None where the queue has no line."""
-    losses: Losses = field(default_factory=Losses)
-    """Which of the pods are on lost nodes."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """An event to tell."""
-
-    reason: str
-    message: str
-    type: Literal["Normal", "Warning"] = "Normal"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What should be so now."""
-
-    status: TorchrunJobStatus
-    create: bool = False
-    """Create whatever of the current attempt is not there."""
-    replace: tuple[int, ...] = ()
-    """Indices of further workers of an elastic attempt."""
-    delete: tuple[PodObject, ...] = ()
-    stop: tuple[PodObject, ...] = ()
-    """End these gracefully, but keep them: their logs go with them."""
-    delete_grace: int | None = None
-    """Seconds that the deleted pods get, where it is less than their own: what a lost member leaves cannot save."""
-    delete_job: bool = False
-    look_again: float | None = None
-    events: tuple[Told, ...] = field(default=())
-
-    @property
-    def guarded(self) -> bool:
-        """Whether the status write must not reach a namesake: new attempts and ends."""
-        return self.create or bool(self.replace) or self.status.phase in status.RESTING
 
 
 def decide(seen: Observation, now: float) -> Decision:
@@ -173,6 +119,8 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     older = _living(seen, seen.pods)
     if older:
         waiting = tuple(pod for pod in older if not pod.leaving)
+        if current.phase == "Queued":  # what it says about why it waits matters more
+            return Decision(current, delete=waiting)
         places = ", ".join(f"{pod.metadata.name} on {pod.spec.node_name or 'no node'}" for pod in older[:8])
         text = f"{len(older)} pods of an older attempt are ending: {places}"
         return replace(_told(job, "Pending", "WaitingForOldPods", text, now), delete=waiting)
@@ -185,9 +133,13 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
         return Decision(current)
     if seen.place is not None and not seen.place.may_start:
         return _in_line(status.sized(job, plan), seen.place, now)
+    held = held_back(seen, job, plan, now)
+    if held is not None:
+        return held
     job = status.with_status(status.sized(job, plan), attempt=attempt)
     count = elastic.wanted(plan)
     job = _condition(job, _CREATED, "False", "Creating", f"creating {count} workers", now)
+    job = placement.starting(job, plan, now)
     size = f"{f'{plan.min_nodes} to {count}' if plan.elastic else count} x {plan.procs_per_node} processes"
     outdated = tuple(pod for pod in seen.pods if pod.attempt < attempt - 1)
     return replace(
@@ -213,7 +165,7 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     if any(not (created and pod.leaving) for pod in strays):  # whatever brought them about: never two live copies
         return Decision(status.status_of(job), delete=tuple(pod for pod in strays if not pod.leaving))
     if not created:
-        if len(workers) < elastic.wanted(plan):
+        if len(workers) < elastic.wanted(plan) and not any(pod.leaving for pod in workers):
             return Decision(status.status_of(job), create=True, look_again=5.0)
         job = _condition(job, _CREATED, "True", "Created", "all workers were created", now)
     late = _past_deadline(seen, job, now)
@@ -304,6 +256,8 @@ def _replacing(
 def _progressing(
     seen: Observation, job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...], now: float
 ) -> Decision:
+    placed = placement.placement(workers, plan, seen.group)
+    job = placement.told(job, plan, placed, now)
     running = sum(pod.status.phase == "Running" for pod in workers)
     if running >= elastic.needed(plan):
         if plan.elastic:
@@ -313,17 +267,20 @@ def _progressing(
         told = _told(job, "Running", "Started", words, now)
         return replace(told, look_again=_seconds_to_deadline(seen, job, now))
     message = why_not_running(workers) or f"{running} of {elastic.needed(plan)} workers are running"
+    hold_on = half_gang_seconds(seen, job, plan, placed, workers, now)
+    if hold_on is not None and hold_on <= 0:
+        return release(seen, job, plan, placed, now)
     pending = _lifecycle_value(seen, "pending_timeout_seconds")
-    began = _phase_began(job)
+    began = placement.waiting_since(job)
     if pending is not None and began is not None and status.status_of(job).phase == "Provisioning":
         left = began + pending - now
         if left <= 0:
             here = tuple(pod for pod in seen.pods if not pod.leaving)
             text = f"not running after {pending} s: {message}"
             return replace(_told(job, "Failed", "PendingTimeout", text, now, warning=True), delete=here)
-        return replace(_told(job, "Provisioning", "Starting", message, now), look_again=left)
+        hold_on = left if hold_on is None else min(left, hold_on)
     phase: Phase = "Running" if status.status_of(job).phase == "Running" else "Provisioning"
-    return _told(job, phase, "Starting", message, now)
+    return replace(_told(job, phase, "Starting", message, now), look_again=hold_on)
 
 
 def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Outcome, now: float) -> Decision:
@@ -398,40 +355,6 @@ def _count(job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...]) -> Torc
     return status.with_status(job, workers=counted)
 
 
-def _told(job: TorchrunJob, phase: Phase, reason: str, message: str, now: float, *, warning: bool = False) -> Decision:
-    before = status.phase_condition(job)
-    same = before is not None and (status.status_of(job).phase, before.reason, before.message) == (
-        phase,
-        reason,
-        message,
-    )
-    made = status.status_of(status.in_phase(job, phase, reason, message, now))
-    if same:
-        return Decision(made)
-    kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
-    return Decision(made, events=(Told(reason, f"{phase}: {message}", kind),))
-
-
-def _condition(
-    job: TorchrunJob, kind: str, value: Literal["True", "False"], reason: str, message: str, now: float
-) -> TorchrunJob:
-    current = status.status_of(job)
-    before = next((c for c in current.conditions if c.type == kind), None)
-    since = before.last_transition_time if before and before.status == value else status.timestamp(now)
-    made = Condition(type=kind, status=value, reason=reason, message=message, last_transition_time=since)
-    others = [c for c in current.conditions if c.type != kind]
-    return status.with_status(job, conditions=sorted([made, *others], key=lambda c: c.type))
-
-
-def _is_true(job: TorchrunJob, kind: str) -> bool:
-    return any(c.type == kind and c.status == "True" for c in status.status_of(job).conditions)
-
-
-def _phase_began(job: TorchrunJob) -> float | None:
-    said = status.phase_condition(job)
-    return status.seconds_of(said.last_transition_time) if said else None
-
-
 def _lifecycle_value(seen: Observation, name: str) -> Any:
     return getattr(seen.plan.lifecycle, name) if seen.plan is not None else None
 
@@ -446,8 +369,3 @@ def _past_deadline(seen: Observation, job: TorchrunJob, now: float) -> str | Non
     left = _seconds_to_deadline(seen, job, now)
     limit = _lifecycle_value(seen, "active_deadline_seconds")
     return f"it was active for more than {limit} s" if left is not None and left <= 0 else None
-
-
-def as_json(made: TorchrunJobStatus) -> Any:
-    """A status as the API server wants it."""
-    return msgspec.to_builtins(made)

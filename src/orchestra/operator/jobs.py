@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -18,11 +19,14 @@ from orchestra.kube.controller import Result
 from orchestra.kube.errors import ApiError, KubeError
 from orchestra.kube.events import EventRecorder, ObjectReference
 from orchestra.kube.expectations import Expectations
-from orchestra.kube.objects import PODS, Key, MetadataOnly, by_controller
+from orchestra.kube.objects import PODS, Key, Metadata, MetadataOnly, by_controller, by_namespace
 from orchestra.kube.status import StatusWriter
-from orchestra.kube.writes import Child, Creation, Replaced, create_children, delete_owned
+from orchestra.kube.writes import Child, Creation, NotOurs, Replaced, create_children, delete_owned
 from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, restarts_left, shared_children
-from orchestra.operator.decide import Decision, Observation, Told, decide
+from orchestra.operator.decide import decide
+from orchestra.operator.decision import Decision, Observation, Told
+from orchestra.operator.gang_reader import GangReader
+from orchestra.operator.half_gangs import Rival, Seniority, looks_for_rivals, may_be_rival, rival
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.lost_nodes import NODE_LOST_SECONDS, Losses
@@ -30,8 +34,13 @@ from orchestra.operator.pods import PodOptions
 from orchestra.operator.progress import ProgressBoard
 from orchestra.operator.queueing.lines import Lines
 from orchestra.operator.queueing.lookup import QueueLookup
+from orchestra.operator.quotas import QuotaObject
+from orchestra.operator.refusals import Refused, refusal_of, refusal_of_creation
+from orchestra.operator.starting import refused
 from orchestra.operator.stops import stop_owned
 from orchestra.plan import Plan, status
+
+_REPLACE_AGAIN = 30.0  # seconds until a refused addition to an elastic job is asked for again
 
 
 class JobController:
@@ -48,6 +57,7 @@ class JobController:
         board: ProgressBoard,
         *,
         nodes: NodeWatch | None = None,
+        quotas: Cache[QuotaObject] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
@@ -57,6 +67,8 @@ class JobController:
         self._events, self._board, self._nodes = events, board, nodes
         self._clock = clock
         self._agents: set[str] = set()
+        self._quotas_of = quotas.index(by_namespace) if quotas is not None else None
+        self._groups = GangReader(client)
 
     async def reconcile(self, key: Key) -> Result | None:
         """One look at one job."""
@@ -66,12 +78,15 @@ class JobController:
         uid = found.metadata.uid
         if not self._expected.satisfied(uid):
             return Result(self._expected.expire_in(uid))
-        seen = self._observe(found)
+        seen = await self._groups.look(self._observe(found))
         decision = decide(seen, self._clock())
         self._lines.decided(
             found, starts=decision.status.attempt if decision.create else None, phase=decision.status.phase
         )
-        await self._execute(found, seen, decision)
+        try:
+            await self._execute(found, seen, decision)
+        except TryLater as later:
+            return Result(later.seconds)
         return Result(max(0.1, decision.look_again)) if decision.look_again is not None else None
 
     def _observe(self, found: JobObject) -> Observation:
@@ -105,7 +120,21 @@ class JobController:
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
             place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,
             losses=self._nodes.losses(pods, _patience(made)) if self._nodes is not None else Losses(),
+            born=meta.creation_timestamp or "",
+            rivals=self._rivals(found),
+            quotas=tuple(self._quotas_of.get(meta.namespace)) if self._quotas_of is not None else (),
         )
+
+    def _rivals(self, found: JobObject) -> tuple[Rival, ...]:
+        """Other jobs that wait for places. Looked for only by a job that waits for places itself."""
+        if not looks_for_rivals(bytes(found.status)):
+            return ()
+        others = (
+            rival(Seniority(other.metadata.creation_timestamp or "", other.metadata.uid), other.read_status())
+            for other in self._jobs
+            if other.metadata.uid != found.metadata.uid and may_be_rival(bytes(other.status))
+        )
+        return tuple(one for one in others if one is not None)
 
     # ---- acting
 
@@ -115,13 +144,14 @@ class JobController:
         if decision.delete_job:
             await self._client.delete(JOBS, meta.key, uid=meta.uid)
             return
-        wanted = to_builtins(decision.status)
-        try:
-            await self._statuses.write(meta, msgspec.json.decode(found.status), wanted, guarded=decision.guarded)
-        except Replaced:
-            return  # another job has its name now; ours is gone and so are its children
-        for event in decision.events:
-            self._tell(found, event)
+        prepared = None
+        if decision.create or decision.replace:
+            try:
+                prepared = await self._prepare(found, seen, decision)
+            except Refused as no:
+                await self._give_up(found, seen, decision, no)
+        if not await self._write(found, decision):
+            return
         for pod in decision.delete:
             await delete_owned(
                 self._client,
@@ -133,36 +163,99 @@ class JobController:
             )
         for pod in decision.stop:
             await stop_owned(self._client, pod, owner_uid=meta.uid, expectations=self._expected)
-        if (decision.create or decision.replace) and seen.plan is not None:
-            await self._create(found, seen, decision)
+        if prepared:
+            await self._create(found, seen, decision, prepared)
 
-    async def _create(self, found: JobObject, seen: Observation, decision: Decision) -> None:
+    async def _write(self, found: JobObject, decision: Decision) -> bool:
+        """The status and its events; False when another job has the name now: ours is gone, and its children."""
+        observed, wanted = msgspec.json.decode(found.status), to_builtins(decision.status)
+        try:
+            await self._statuses.write(found.metadata, observed, wanted, guarded=decision.guarded)
+        except Replaced:
+            return False
+        for event in decision.events:
+            self._tell(found, event)
+        return True
+
+    async def _prepare(self, found: JobObject, seen: Observation, decision: Decision) -> list[Child]:
+        """All that must be there or be found out before the first pod; answers the pods that are missing.
+
+        Before the status says that there is a new attempt: what is refused here has not been one.
+        """
         meta, attempt = found.metadata, decision.status.attempt or 1
         found_queue = self._lookup.queue_of(found)
         queue = _read_queue(found_queue)[0] if found_queue is not None else None
         if queue is None:
-            return
+            return []
         job = msgspec.structs.replace(seen.job, status=decision.status)
         made = plan_attempt(queue, job, meta.uid, attempt)
-        await self._ensure_agent(meta.namespace)
-        shared = await create_children(self._client, shared_children(made, meta, attempt), owner_uid=meta.uid)
-        if not self._accepted(found, shared, made):
-            raise KubeError(_refusal(shared))
         sees_nodes = self._nodes is not None and self._nodes.readable
         options = PodOptions(sees_nodes=sees_nodes, failures_left=restarts_left(made, job))
         children = pod_children(made, meta, attempt, further=decision.replace, options=options)
         there = {pod.metadata.name for pod in seen.pods}
         missing = [child for child in children if child.key.name not in there]
-        await self._dry_run(missing)
+        try:
+            await self._ensure_agent(meta.namespace)
+            shared = await create_children(self._client, shared_children(made, meta, attempt), owner_uid=meta.uid)
+            self._check_shared(shared, made)
+            await self._dry_run(missing)
+        except ApiError as error:
+            no = refusal_of([error])
+            if no is None:
+                raise
+            raise no from error
+        return missing
+
+    async def _create(self, found: JobObject, seen: Observation, decision: Decision, missing: list[Child]) -> None:
+        """The pods, all or none: a no half-way takes back what was made of this attempt."""
+        meta = found.metadata
         created = await create_children(self._client, missing, owner_uid=meta.uid, expectations=self._expected, start=8)
-        if not created.complete:
-            self._tell(found, Told("CreateFailed", _refusal(created), "Warning"))
-            for pod in self._pods_of.get(meta.uid):
-                if pod.attempt == attempt and not pod.ended:  # never half a gang that holds GPUs
-                    await delete_owned(
-                        self._client, PODS, pod.metadata, owner_uid=meta.uid, expectations=self._expected
-                    )
+        if created.complete:
+            return
+        no = refusal_of_creation(created)
+        if no is None:
             raise KubeError(_refusal(created))
+        begun = msgspec.structs.replace(seen.job, status=decision.status)
+        made = [one.metadata for one in created.outcomes if not isinstance(one, NotOurs)]
+        await self._give_up(found, replace(seen, job=begun), decision, no, made)
+
+    async def _give_up(
+        self,
+        found: JobObject,
+        seen: Observation,
+        decision: Decision,
+        no: Refused,
+        made: Sequence[Metadata] = (),
+    ) -> None:
+        """Never half a gang that holds GPUs: the pods go first, then the status says why.
+
+        Workers that an elastic job wanted besides are another matter: those that train go on.
+        """
+        if decision.replace:
+            gone = {one.uid: one for one in made}
+        else:
+            attempt = status.status_of(seen.job).attempt
+            mine = (pod.metadata for pod in seen.pods if pod.attempt == attempt and not pod.ended)
+            gone = {one.uid: one for one in (*mine, *made)}
+        for pod in gone.values():
+            await delete_owned(self._client, PODS, pod, owner_uid=found.metadata.uid, expectations=self._expected)
+        if decision.replace:
+            self._tell(found, Told(no.reason, no.message, "Warning"))
+            raise TryLater(_REPLACE_AGAIN)
+        told = refused(seen, no.reason, no.message, self._clock())
+        self._lines.decided(found, starts=None, phase=told.status.phase)
+        await self._write(found, told)
+        raise TryLater(told.look_again or 0.0)
+
+    def _check_shared(self, creation: Creation, made: Plan) -> None:
+        """A retained claim of an earlier job of this name is mounted without being owned; nothing else is shared."""
+        kept = {volume.claim for volume in made.volumes if volume.retain}
+        strangers = [one for one in creation.strangers if one.metadata.name not in kept]
+        no = refusal_of((error for _, error in creation.errors), strangers)
+        if no is not None:
+            raise no
+        if creation.errors:
+            raise KubeError(_refusal(creation))
 
     async def _dry_run(self, children: list[Child]) -> None:
         """One pod through the server's own checks before the first of many: quota, limits, pod security."""
@@ -181,17 +274,17 @@ class JobController:
                 raise
         self._agents.add(namespace)
 
-    def _accepted(self, found: JobObject, creation: Creation, made: Plan) -> bool:
-        """A retained claim of an earlier job of this name is mounted without being owned; nothing else is shared."""
-        kept = {volume.claim for volume in made.volumes if volume.retain}
-        strangers = [one for one in creation.strangers if one.metadata.name not in kept]
-        for stranger in strangers:
-            self._tell(found, Told("NameTaken", str(stranger), "Warning"))
-        return not strangers and not creation.errors
-
     def _tell(self, found: JobObject, event: Told) -> None:
         regarding = ObjectReference.to(JOBS, found.metadata)
         self._events.emit(regarding, reason=event.reason, note=event.message, type=event.type)
+
+
+class TryLater(Exception):
+    """The server said no, and the job's status says so: look again then."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"again in {seconds:g} s")
 
 
 def _read_queue(found: QueueObject) -> tuple[TorchrunQueue | None, list[Problem]]:

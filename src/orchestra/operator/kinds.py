@@ -93,6 +93,7 @@ class PodCondition(Slim, frozen=True):
     status: str
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
 class PodStatus(Slim, frozen=True):
@@ -136,6 +137,28 @@ class NodeObject(Slim, frozen=True):
         """Whether the control plane hears of its kubelet, and hears good."""
         said = self.condition()
         return said is not None and said.status == "True"
+
+
+class GroupCondition(Slim, frozen=True):
+    """What a gang scheduler says about a whole gang."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class GroupStatus(Slim, frozen=True):
+    """KAI's is called `schedulingConditions`."""
+
+    scheduling_conditions: tuple[GroupCondition, ...] = ()
+
+
+class GroupObject(Slim, frozen=True):
+    """A PodGroup."""
+
+    metadata: Metadata
+    status: GroupStatus = GroupStatus()
 
 
 class PodSpec(Slim, frozen=True):

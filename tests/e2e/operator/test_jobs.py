@@ -92,7 +92,7 @@ def test_a_stranger_of_the_same_name_is_left_alone(site: Any) -> None:
     path = f"/api/v1/namespaces/{site.namespace}/services"
     before = site.cluster.api.create(path, service)
     site.job("taken", SMOKE)
-    site.wait("taken", lambda _: "exists and does not belong" in site.operator_log())
+    site.wait("taken", lambda status: "exists and does not belong" in str(status.get("conditions")))
     site.cluster.api.delete(site.path("torchrunjob", "taken"))
     assert site.cluster.api.get(f"{path}/taken")["metadata"]["uid"] == before["metadata"]["uid"]
     assert not site.pods("taken")
@@ -109,3 +109,28 @@ def test_a_gang_that_does_not_fit_binds_nothing_and_says_so(site: Any) -> None:
         site.cluster.api.delete(site.path("torchrunjob", "too-large"))
         site.job("fits", ["sh", "-c", "echo $NODE_RANK"], numNodes=2, **plain)
         assert site.phase("fits", "Succeeded", "Failed")["phase"] == "Succeeded"
+
+
+def test_two_gangs_that_need_both_nodes_both_finish_without_a_gang_scheduler(site: Any) -> None:
+    """Each holds one node and waits for the other's: the younger gives way, and neither spends a restart."""
+    node = "/api/v1/nodes/n1"
+    site.cluster.api.patch(node, {"spec": {"taints": [{"key": "late", "value": "x", "effect": "NoSchedule"}]}})
+    site.queue(gpus=8)
+    plain = {"launcher": "none", "numNodes": 2, "gpusPerNode": 8, "lifecycle": {"gangTimeoutSeconds": 600}}
+    half = lambda status: "HalfGang" in str(status.get("conditions"))  # noqa: E731 -- used twice, just here
+    try:
+        site.job("older", ["sh", "-c", "echo $NODE_RANK"], **plain)
+        site.wait("older", half)
+        late = {"tolerations": [{"key": "late", "operator": "Exists"}]}
+        site.job("younger", ["sh", "-c", "echo $NODE_RANK"], **plain, overrides=late)
+        site.wait("younger", half)
+    finally:
+        site.cluster.api.patch(node, {"spec": {"taints": None}})
+    for name in ("older", "younger"):
+        site.cluster.api.patch(site.path("torchrunjob", name), {"spec": {"lifecycle": {"gangTimeoutSeconds": 3}}})
+    assert site.phase("older", "Succeeded", "Failed")["phase"] == "Succeeded"
+    status = site.phase("younger", "Succeeded", "Failed")
+    assert status["phase"] == "Succeeded"
+    assert status.get("restarts", 0) == 0
+    warned = [c for c in status["conditions"] if c["type"] == "GangScheduling"]
+    assert (warned[0]["status"], warned[0]["reason"]) == ("False", "NoGangScheduler")

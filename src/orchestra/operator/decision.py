@@ -1,0 +1,101 @@
+"""What is observed about a job and what is decided about it: the words that all policies share. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestra.api.job import Phase, Progress, TorchrunJob, TorchrunJobStatus
+from orchestra.api.problem import Problem
+from orchestra.operator import half_gangs, quotas
+from orchestra.operator.kinds import GroupCondition, PodObject
+from orchestra.operator.lost_nodes import Losses
+from orchestra.operator.queueing.line import Place
+from orchestra.plan import Plan, status
+
+CREATED = "Created"
+"""The condition that says whether all workers of the attempt have been created."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything that matters about one job, taken from the caches at one moment."""
+
+    job: TorchrunJob
+    """With its status."""
+    plan: Plan | None
+    """None when there is none: see `problems` and `queue_missing`."""
+    problems: tuple[Problem, ...]
+    queue_missing: bool
+    pods: tuple[PodObject, ...]
+    """All pods that the job controls."""
+    progress: Progress | None
+    """What rank 0 last reported."""
+    generation: int = 0
+    cancelled: bool = False
+    """Somebody asked for its end."""
+    place: Place | None = None
+    """Its place in the line of its queue; None where the queue has no line."""
+    losses: Losses = field(default_factory=Losses)
+    """Which of the pods are on lost nodes."""
+    born: str = ""
+    """When the job was created."""
+    rivals: tuple[half_gangs.Rival, ...] = ()
+    """Other jobs that wait for places, where no gang scheduler hands them out; looked for only when it matters."""
+    quotas: tuple[quotas.QuotaObject, ...] = ()
+    """Those of the job's namespace."""
+    group: GroupCondition | None = None
+    """What a gang scheduler says about the gang, where its pods do not say it."""
+
+    @property
+    def seniority(self) -> half_gangs.Seniority:
+        """Its place among others that wait."""
+        return half_gangs.Seniority(self.born, self.job.metadata.uid or "")
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event to tell."""
+
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What should be so now."""
+
+    status: TorchrunJobStatus
+    create: bool = False
+    """Create whatever of the current attempt is not there."""
+    replace: tuple[int, ...] = ()
+    """Indices of further workers of an elastic attempt."""
+    delete: tuple[PodObject, ...] = ()
+    stop: tuple[PodObject, ...] = ()
+    """End these gracefully, but keep them: their logs go with them."""
+    delete_grace: int | None = None
+    """Seconds that the deleted pods get, where it is less than their own: what a lost member leaves cannot save."""
+    delete_job: bool = False
+    look_again: float | None = None
+    events: tuple[Told, ...] = field(default=())
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the status write must not reach a namesake: new attempts and ends."""
+        return self.create or bool(self.replace) or self.status.phase in status.RESTING
+
+
+def told(job: TorchrunJob, phase: Phase, reason: str, message: str, now: float, *, warning: bool = False) -> Decision:
+    """A decision to be in a phase, with the event for it when it is news."""
+    before = status.phase_condition(job)
+    same = before is not None and (status.status_of(job).phase, before.reason, before.message) == (
+        phase,
+        reason,
+        message,
+    )
+    made = status.status_of(status.in_phase(job, phase, reason, message, now))
+    if same:
+        return Decision(made)
+    kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
+    return Decision(made, events=(Told(reason, f"{phase}: {message}", kind),))
