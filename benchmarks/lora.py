@@ -1,0 +1,251 @@
+"""LoRA fine-tuning in tokens per second: `orchestra.train.sft` against Hugging Face's Trainer with PEFT, in the same run.
+
+On a GPU: a Llama of 1B (random weights), adapters of rank 16 on all linear layers, rows of 2048 tokens; then documents of
+mixed lengths, counting real tokens only. Without a GPU: a tiny Llama, to see that it runs and how the two compare.
+
+    python benchmarks/lora.py [fixed] [mixed] [fp8] [profile]        # some of it; without words, all but the profile
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from orchestra.train.sft.options import Options
+from orchestra.train.sft.training import Trainer as OurTrainer
+
+GPU = torch.cuda.is_available()
+LENGTH = 2048 if GPU else 128
+ROWS = 8
+STEPS, WARM_UP = (30, 12) if GPU else (8, 2)
+SHAPE = (
+    {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096}
+    if GPU
+    else {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+)
+
+
+class Speed(NamedTuple):
+    """What a run measured."""
+
+    tokens_per_second: float
+    last_loss: float
+    gigabytes: float
+
+
+def make_model(folder: Path) -> None:
+    """A Llama with random weights and a tokenizer of one word a token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    special = {"<unk>": 0, "</s>": 1, "<pad>": 2}
+    words = special | {f"w{number}": number for number in range(len(special), SHAPE["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))  # noqa: S106
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>").save_pretrained(folder)  # noqa: S106
+    torch.manual_seed(0)
+    with torch.device("cuda" if GPU else "cpu"):
+        model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **SHAPE)).to(torch.bfloat16)
+    model.save_pretrained(folder)
+
+
+def write_documents(path: Path, lengths: list[int]) -> None:
+    """Documents that count upwards from somewhere in a small vocabulary: there is something to learn."""
+    chance = random.Random(1)
+    with path.open("w") as file:
+        for length in lengths:
+            first = chance.randrange(400)
+            words = " ".join(f"w{3 + (first + place) % 400}" for place in range(length))
+            file.write(json.dumps({"text": words}) + "\n")
+
+
+def mixed_lengths(total: int) -> list[int]:
+    """Lengths as in collections of instructions: most are short, some fill a row."""
+    chance, lengths = random.Random(2), list[int]()
+    while sum(lengths) < total:
+        lengths.append(max(16, min(LENGTH, int(chance.lognormvariate(5.6, 0.9)))))
+    return lengths
+
+
+class Timed(OurTrainer):
+    """Our trainer, watched."""
+
+    def __init__(self, options: Options, profile: bool) -> None:
+        self.reports: list[tuple[float, int, float]] = []
+        self.profiler = torch.profiler.profile() if profile else None
+        super().__init__(options)
+
+    def _report(self, loss: float, seconds: float) -> None:
+        self.step -= 1
+        self.reports.append((time.monotonic(), self.train_rows.tokens(self._global_rows()), loss))
+        self.step += 1
+        if self.profiler and self.step == WARM_UP:
+            self.profiler.start()
+        if self.profiler and self.step == WARM_UP + 3:
+            self.profiler.stop()
+            print(self.profiler.key_averages().table(sort_by="cuda_time_total", row_limit=45, max_name_column_width=70))
+
+
+def ours(model: Path, documents: Path, out: Path, *flags: Any, profile: bool = False) -> Speed:
+    """Train with `orchestra.train.sft`."""
+    more = dict(flags)
+    options = Options(
+        model_local_dir=str(model),
+        dataset_path=str(documents),
+        val_path=str(documents.with_name("val.jsonl")),
+        output_dir=str(out),
+        max_length=LENGTH,
+        batch=more.pop("batch", ROWS),
+        micro_batch=more.pop("micro_batch", ROWS),
+        epochs=1,
+        lora_rank=16,
+        resume=False,
+        **more,
+    )
+    torch.cuda.reset_peak_memory_stats() if GPU else None
+    trainer = Timed(options, profile)
+    trainer.run()
+    moments = trainer.reports[WARM_UP if len(trainer.reports) > WARM_UP + 3 else 1 :]
+    seconds = moments[-1][0] - moments[0][0]
+    speed = sum(tokens for _, tokens, _ in moments[1:]) / seconds
+    return Speed(speed, moments[-1][2], torch.cuda.max_memory_allocated() / 1e9 if GPU else 0.0)
+
+
+def hugging_face(model: Path, documents: Path, out: Path, rows: int) -> Speed:
+    """Train with Trainer and PEFT as their guides do."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        DataCollatorForLanguageModeling,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    texts = [json.loads(line)["text"] for line in documents.read_text().splitlines()]
+    encoded = [{"input_ids": tokenizer(text)["input_ids"]} for text in texts]
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16 if GPU else torch.float32)
+    adapted = get_peft_model(
+        loaded, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    moments: list[float] = []
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            if GPU:
+                torch.cuda.synchronize()
+            moments.append(time.monotonic())
+
+    steps, warm_up = (10, 3) if GPU else (STEPS, WARM_UP)
+    arguments = TrainingArguments(
+        str(out),
+        per_device_train_batch_size=rows,
+        max_steps=steps,
+        learning_rate=2e-4,
+        bf16=GPU,
+        use_cpu=not GPU,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        seed=1,
+    )
+    torch.cuda.reset_peak_memory_stats() if GPU else None
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    seen: list[int] = []
+
+    def counted(batch: Any) -> Any:
+        seen.append(sum(len(document["input_ids"]) for document in batch))
+        return collator(batch)
+
+    trainer = Trainer(adapted, arguments, train_dataset=encoded, data_collator=counted, callbacks=[Watch()])
+    trainer.train()
+    speed = sum(seen[warm_up:steps]) / (moments[steps - 1] - moments[warm_up - 1])
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return Speed(speed, losses[-1], torch.cuda.max_memory_allocated() / 1e9 if GPU else 0.0)
+
+
+def attempt(name: str, run: Any) -> Speed | None:
+    """Run one measurement; a failure is told and does not end the others."""
+    print(f"== {name}", flush=True)
+    begun = time.monotonic()
+    try:
+        speed: Speed = run()
+    except Exception:  # noqa: BLE001 - out of memory is an answer, too
+        print("".join(traceback.format_exc().splitlines(keepends=True)[-12:]), flush=True)
+        return None
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache() if GPU else None
+    print(
+        f"== {name}: {speed.tokens_per_second:,.0f} tokens/s, last loss {speed.last_loss:.4f}, peak "
+        f"{speed.gigabytes:.0f} GB, took {time.monotonic() - begun:.0f} s",
+        flush=True,
+    )
+    return speed
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    words = set(sys.argv[1:]) or {"fixed", "mixed", "fp8", "anchor"}
+    results: dict[str, Speed | None] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_model(folder / "model")
+        write_documents(folder / "val.jsonl", [LENGTH] * ROWS)
+        write_documents(folder / "fixed.jsonl", [LENGTH] * (ROWS * STEPS))
+        write_documents(folder / "mixed.jsonl", mixed_lengths(LENGTH * ROWS * STEPS))
+
+        def measure(title: str, kind: str, *flags: Any, profile: bool = False) -> None:
+            out = folder / title.replace(" ", "-")
+            arguments = (folder / "model", folder / f"{kind}.jsonl", out)
+            results[title] = attempt(title, lambda: ours(*arguments, *flags, profile=profile))
+
+        eight_bits = GPU and "fp8" in words
+        for kind in ("fixed", "mixed"):
+            if kind not in words:
+                continue
+            if "anchor" in words:
+                for rows in (ROWS,) if kind == "fixed" else (ROWS, 2 * ROWS):
+                    arguments = (folder / "model", folder / f"{kind}.jsonl", folder / "hf", rows)
+                    title = f"{kind}: Trainer + PEFT, batch {rows}"
+                    results[title] = attempt(title, lambda arguments=arguments: hugging_face(*arguments))  # type: ignore[misc]
+            measure(f"{kind}: orchestra", kind, profile="profile" in words)
+            if eight_bits:
+                measure(f"{kind}: orchestra --fp8", kind, ("fp8", True), profile="profile" in words)
+    table(results)
+
+
+def table(results: dict[str, Speed | None]) -> None:
+    """Tokens per second, and the ratio to the better anchor of the same kind."""
+    for name, speed in results.items():
+        kind = name.split(":")[0]
+        anchors = [
+            other.tokens_per_second for key, other in results.items() if other and key.startswith(f"{kind}: Trainer")
+        ]
+        ratio = f"{speed.tokens_per_second / max(anchors):5.2f} x" if speed and anchors else "      -"
+        print(f"{name:<40} {speed.tokens_per_second:>9,.0f} tokens/s {ratio}" if speed else f"{name:<40} failed")
+    if GPU:
+        for kind, goal in (("fixed", 100_000), ("mixed", 80_000)):
+            best = max(
+                (speed.tokens_per_second for name, speed in results.items() if speed and name.startswith(kind)),
+                default=0,
+            )
+            print(f"goal, {kind}: {goal:,} tokens/s: {'met' if best >= goal else 'missed'} ({best:,.0f})")
+
+
+if __name__ == "__main__":
+    main()
