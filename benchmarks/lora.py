@@ -1,9 +1,9 @@
-"""LoRA fine-tuning in tokens per second: `orchestra.train.sft` against Hugging Face's Trainer with PEFT, in the same run.
+"""LoRA fine-tuning in tokens per second: `orchestra.train.sft` against Hugging Face's Trainer with PEFT, in one run.
 
-On a GPU: a Llama of 1B (random weights), adapters of rank 16 on all linear layers, rows of 2048 tokens; then documents of
-mixed lengths, counting real tokens only. Without a GPU: a tiny Llama, to see that it runs and how the two compare.
+On a GPU: a Llama of 1B (random weights), adapters of rank 16 on all linear layers, rows of 2048 tokens; then documents
+of mixed lengths, counting real tokens only. Without a GPU: a tiny Llama, to see that it runs and how the two compare.
 
-    python benchmarks/lora.py [fixed] [mixed] [fp8] [profile]        # some of it; without words, all but the profile
+    python benchmarks/lora.py [fixed] [mixed] [fp8] [anchor] [equal] [profile]    # without words: all but the profile
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def mixed_lengths(total: int) -> list[int]:
     """Lengths as in collections of instructions: most are short, some fill a row."""
     chance, lengths = random.Random(2), list[int]()
     while sum(lengths) < total:
-        lengths.append(max(16, min(LENGTH, int(chance.lognormvariate(5.6, 0.9)))))
+        lengths.append(max(16, min(LENGTH, int(chance.lognormvariate(5.6 if GPU else 3.2, 0.9)))))
     return lengths
 
 
@@ -86,7 +86,7 @@ class Timed(OurTrainer):
         self.profiler = torch.profiler.profile() if profile else None
         super().__init__(options)
 
-    def _report(self, loss: float, seconds: float) -> None:
+    def _report(self, loss: float, seconds: float) -> None:  # noqa: ARG002
         self.step -= 1
         self.reports.append((time.monotonic(), self.train_rows.tokens(self._global_rows()), loss))
         self.step += 1
@@ -94,7 +94,19 @@ class Timed(OurTrainer):
             self.profiler.start()
         if self.profiler and self.step == WARM_UP + 3:
             self.profiler.stop()
-            print(self.profiler.key_averages().table(sort_by="cuda_time_total", row_limit=45, max_name_column_width=70))
+
+            print_kernels(self.profiler)
+
+
+def print_kernels(profiler: Any) -> None:
+    """Where three steps spent their time on the GPU."""
+    kernels = [entry for entry in profiler.key_averages() if entry.self_device_time_total > 0]
+    kernels = [entry for entry in kernels if str(entry.device_type).endswith("CUDA")]
+    total = sum(entry.self_device_time_total for entry in kernels)
+    print(f"kernels: {total / 3e3:.1f} ms a step")
+    for entry in sorted(kernels, key=lambda entry: -entry.self_device_time_total)[:28]:
+        share = entry.self_device_time_total / total
+        print(f"  {share:6.1%} {entry.self_device_time_total / 3e3:8.2f} ms {entry.count // 3:5} x {entry.key[:90]}")
 
 
 def ours(model: Path, documents: Path, out: Path, *flags: Any, profile: bool = False) -> Speed:
@@ -178,6 +190,42 @@ def hugging_face(model: Path, documents: Path, out: Path, rows: int) -> Speed:
     return Speed(speed, losses[-1], torch.cuda.max_memory_allocated() / 1e9 if GPU else 0.0)
 
 
+def packed_equals_apart(model: Path, documents: Path) -> Speed:
+    """The loss and gradients of documents that share rows against those of the same documents one by one."""
+    from orchestra.train.sft.attention import lay_out
+    from orchestra.train.sft.documents import Encoder, Sources, load, prepare
+    from orchestra.train.sft.hub import load_tokenizer
+    from orchestra.train.sft.model import make
+    from orchestra.train.sft.rows import Rows
+
+    options = Options(model_local_dir=str(model), dataset_path=str(documents), max_length=LENGTH, lora_rank=16)
+    device = torch.device("cuda" if GPU else "cpu")
+    loss_of = make(options, device)
+    folder = documents.with_name("few-prepared")
+    prepare(folder, Sources([documents], []), Encoder(load_tokenizer(options), SHAPE["vocab_size"], options), False)
+    found: list[tuple[float, Any]] = []
+    for packing in (True, False):
+        rows, total = Rows(load(folder), LENGTH, packing=packing), 0.0
+        for row in range(len(rows)):
+            layout = lay_out(rows.batch([row], size=1), device)
+            loss = loss_of(layout.tokens, layout.positions, layout.labels, layout.attention)
+            loss.backward()
+            total += float(loss)
+        trained = [parameter for parameter in loss_of.parameters() if parameter.requires_grad]
+        found.append(
+            (
+                total,
+                torch.cat([parameter.grad.flatten().float() for parameter in trained if parameter.grad is not None]),
+            )
+        )
+        loss_of.zero_grad()
+        print(f"packed={packing}: {len(rows)} rows, loss {total:.4f}")
+    (together, packed), (apart, single) = found
+    difference = float((packed - single).norm() / single.norm())
+    print(f"loss differs by {abs(together - apart) / apart:.2e}, gradients by {difference:.2e} of their norm")
+    return Speed(0.0, together, 0.0)
+
+
 def attempt(name: str, run: Any) -> Speed | None:
     """Run one measurement; a failure is told and does not end the others."""
     print(f"== {name}", flush=True)
@@ -200,7 +248,7 @@ def attempt(name: str, run: Any) -> Speed | None:
 
 def main() -> None:
     """Measure, and print a table."""
-    words = set(sys.argv[1:]) or {"fixed", "mixed", "fp8", "anchor"}
+    words = set(sys.argv[1:]) or {"fixed", "mixed", "fp8", "anchor", "equal"}
     results: dict[str, Speed | None] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -214,6 +262,9 @@ def main() -> None:
             arguments = (folder / "model", folder / f"{kind}.jsonl", out)
             results[title] = attempt(title, lambda: ours(*arguments, *flags, profile=profile))
 
+        if "equal" in words:
+            write_documents(folder / "few.jsonl", mixed_lengths(LENGTH * 3))
+            attempt("packed = apart", lambda: packed_equals_apart(folder / "model", folder / "few.jsonl"))
         eight_bits = GPU and "fp8" in words
         for kind in ("fixed", "mixed"):
             if kind not in words:
@@ -222,7 +273,7 @@ def main() -> None:
                 for rows in (ROWS,) if kind == "fixed" else (ROWS, 2 * ROWS):
                     arguments = (folder / "model", folder / f"{kind}.jsonl", folder / "hf", rows)
                     title = f"{kind}: Trainer + PEFT, batch {rows}"
-                    results[title] = attempt(title, lambda arguments=arguments: hugging_face(*arguments))  # type: ignore[misc]
+                    results[title] = attempt(title, lambda arguments=arguments: hugging_face(*arguments))
             measure(f"{kind}: orchestra", kind, profile="profile" in words)
             if eight_bits:
                 measure(f"{kind}: orchestra --fp8", kind, ("fp8", True), profile="profile" in words)

@@ -1,1 +1,1 @@
-"""Fine-tuning of Hugging Face causal language models: all weights, or a LoRA adapter. `python -m orchestra.train.sft`."""
+"""Fine-tuning of Hugging Face causal language models, all weights or an adapter: `python -m orchestra.train.sft`."""

@@ -43,14 +43,14 @@ def lay_out(batch: Batch, device: Any) -> Layout:
         boundaries = batch.boundaries().to(device, non_blocking=True)
         torch._dynamo.mark_dynamic(boundaries, 0)  # each batch has another number of documents
         flat = [part.reshape(1, -1) for part in (moved.tokens, moved.positions, moved.labels)]
-        return Layout(*flat, {"boundaries": boundaries, "longest": batch.tokens.shape[1]})
+        return Layout(flat[0], flat[1], flat[2], {"boundaries": boundaries, "longest": batch.tokens.shape[1]})
     same = moved.documents.unsqueeze(2) == moved.documents.unsqueeze(1)
     causal = torch.ones(same.shape[1:], dtype=torch.bool, device=device).tril()
     return Layout(moved.tokens, moved.positions, moved.labels, {"visible": (same & causal).unsqueeze(1)})
 
 
 def attend(
-    module: Any,
+    module: Any,  # noqa: ARG001 - transformers fixes what is given
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -60,7 +60,7 @@ def attend(
     boundaries: torch.Tensor | None = None,
     longest: int = 0,
     visible: torch.Tensor | None = None,
-    **others: Any,
+    **others: Any,  # noqa: ARG001
 ) -> tuple[torch.Tensor, None]:
     """Attention of [rows, heads, length, width], as transformers calls it. Returns [rows, length, heads, width]."""
     if boundaries is not None:

@@ -24,7 +24,10 @@ from orchestra.train.sft.options import Options
 from orchestra.train.world import Refused
 
 _VALIDATION = ("val", "validation", "valid", "eval", "test")
-_TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+_TEMPLATE = (
+    "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,11 @@ def _from_hub(options: Options) -> Any:
 
     if options.local_files_only:
         raise Refused(
-            f"the dataset {options.dataset_path!r} is no file or folder here, and --local-files-only forbids to fetch it."
+            f"the dataset {options.dataset_path!r} is no file or folder here; --local-files-only forbids to fetch it."
         )
     try:
         return dict(datasets.load_dataset(options.dataset_path))
-    except Exception as error:  # noqa: BLE001 - the library raises whatever its transport raises
+    except Exception as error:  # the library raises whatever its transport raises
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise Refused(
             f"the dataset {options.dataset_path!r} is no file or folder here and cannot be had from the hub: {reason}"
@@ -195,8 +198,8 @@ class Encoder:
             tokens = self._between_special(self._text(content["text"]))
             return tokens, [True] * len(tokens)
         raise Refused(
-            f'{record.place}: a document needs "messages" (a list), "prompt" and "completion", or "text" (strings); this '
-            f"one has {', '.join(map(repr, content)) or 'nothing'}"
+            f'{record.place}: a document needs "messages" (a list), "prompt" and "completion", or "text" (strings); '
+            f"this one has {', '.join(map(repr, content)) or 'nothing'}"
         )
 
     def _text(self, text: str) -> list[int]:

@@ -61,6 +61,6 @@ def _why_not(what: str, source: str, options: Options, error: Exception) -> str:
         )
     token = "HF_TOKEN is set" if os.environ.get("HF_TOKEN") else "no token is set: a gated model needs HF_TOKEN"
     return (
-        f"the {what} {source!r} cannot be had from the hub ({token}): {reason} Without access to the hub, put it into a "
-        f"folder and give --model-local-dir and --tokenizer-local-dir."
+        f"the {what} {source!r} cannot be had from the hub ({token}): {reason} Without access to the hub, put it into "
+        f"a folder and give --model-local-dir and --tokenizer-local-dir."
     )

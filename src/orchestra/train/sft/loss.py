@@ -47,7 +47,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         to_hidden, to_head = ctx.saved_tensors
         return (
             None if to_hidden is None else to_hidden * upstream.to(to_hidden.dtype),

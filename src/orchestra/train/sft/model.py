@@ -140,7 +140,7 @@ def _use_document_attention(model: Any) -> None:
         model.set_attn_implementation(attention.NAME)
     except ValueError as error:
         raise Refused(
-            f"{type(model).__name__} does not let its attention be replaced, which keeps documents in a row apart: {error}"
+            f"{type(model).__name__} does not let its attention be replaced, which keeps documents apart: {error}"
         ) from error
 
 

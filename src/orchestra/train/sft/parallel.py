@@ -23,6 +23,9 @@ class Parallel(Protocol):
     def loss(self, layout: Layout) -> torch.Tensor:
         """The sum of the losses of this rank's rows."""
 
+    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Stands around forward and backward."""
+
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Add the loss's gradient; after the `last` of a step, over all ranks."""
 
@@ -32,8 +35,8 @@ class Parallel(Protocol):
     def weights(self) -> dict[str, Any]:
         """All trained weights, on rank 0. Called on all ranks."""
 
-    def save(self, checkpoints: Checkpoints, step: int, notes: dict[str, Any]) -> Path:
-        """Write a checkpoint."""
+    def save(self, checkpoints: Checkpoints, step: int, notes: dict[str, Any], wait: bool) -> Path | None:
+        """Write a checkpoint. If it is not waited for, it may still be on its way when this returns."""
 
     def load(self, checkpoints: Checkpoints) -> Loaded | None:
         """Read the newest checkpoint and take its weights. Returns it with the notes as its state."""
@@ -94,12 +97,22 @@ class Native:
 
         return get_model_state_dict(self.loss_of, options=self._whole(ignore_frozen_params=True))
 
-    def save(self, checkpoints: Checkpoints, step: int, notes: dict[str, Any]) -> Path:
-        """Write a checkpoint that any number of processes can read."""
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+    def save(self, checkpoints: Checkpoints, step: int, notes: dict[str, Any], wait: bool) -> Path | None:
+        """Write a checkpoint that any number of processes can read: each rank its shards, or rank 0 everything."""
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_model_state_dict,
+            get_optimizer_state_dict,
+        )
 
-        optimizer = get_optimizer_state_dict(self.loss_of, self._optimizer, options=self._whole())
-        return checkpoints.save(step, {"weights": self.weights(), "optimizer": optimizer, "notes": notes})
+        trained = StateDictOptions(ignore_frozen_params=True)
+        weights = get_model_state_dict(self.loss_of, options=trained)
+        optimizer = get_optimizer_state_dict(self.loss_of, self._optimizer, options=StateDictOptions())
+        state = {"weights": weights, "optimizer": optimizer, "notes": notes}
+        if wait:
+            return checkpoints.save(step, state)
+        checkpoints.save_async(step, state)
+        return None
 
     def load(self, checkpoints: Checkpoints) -> Loaded | None:
         """Read the newest checkpoint and take its weights. Returns it with the notes as its state."""

@@ -1,8 +1,8 @@
 """Adapters as PEFT makes them, computed faster: the same parameters under the same names, a shorter way through them.
 
-PEFT's own forward casts the input to the adapter's 32 bits and adds in several passes. Here the adapter's weights are cast
-instead, and the sum is part of the matrix product. Frozen weights may be kept in 8 bits, with a scale for each output
-(and, for the way back, for each input); inputs and gradients get one for each token as they come.
+PEFT's own forward casts the input to the adapter's 32 bits and adds in several passes. Here the adapter's weights are
+cast instead, and the sum is part of the matrix product. Frozen weights may be kept in 8 bits, with a scale for each
+output (and, for the way back, for each input); inputs and gradients get one for each token as they come.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class EightBits(torch.nn.Module):
         flat = x.reshape(-1, self.in_features)
         out: torch.Tensor = _EightBitProduct.apply(flat, self.forth, self.forth_scale, self.back, self.back_scale)  # type: ignore[no-untyped-call]
         if self.bias is not None:
-            out = out + self.bias
+            out = out + self.bias  # type: ignore[operator]
         return out.view(*x.shape[:-1], self.out_features)
 
 
@@ -89,7 +89,7 @@ class _EightBitProduct(torch.autograd.Function):
         return _product(x, forth, forth_scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         back, back_scale = ctx.saved_tensors
         return _product(gradient, back, back_scale), None, None, None, None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch
 from orchestra import train
 from orchestra.train import environment
 from orchestra.train.batches import Batches, refuse_uneven
-from orchestra.train.durable import replace_json
 from orchestra.train.sft import documents, hub, model
 from orchestra.train.sft.attention import lay_out
 from orchestra.train.sft.options import Options
@@ -42,7 +40,7 @@ class Trainer:
             self.batches = Batches(len(self.train_rows), options.batch, options.epochs, options.seed)
             self.parallel = self._parallel(loss_of)
         self.outputs = Outputs(self.folder, self.world)
-        self.checkpoints = train.Checkpoints(self.folder / "checkpoints")
+        self.checkpoints = train.Checkpoints(self.folder / "checkpoints", asynchronous=True)
         self.scores: list[Score] = []
         self.step = self._resume()
         self.stop = train.Stop()
@@ -63,7 +61,7 @@ class Trainer:
                 return self._leave("stopped")
             every = self.options.checkpoint_every
             if self._epoch_ends or (every and self.step % every == 0):
-                self._save()
+                self._save(wait=False)
         return self._leave("done")
 
     @property
@@ -76,7 +74,7 @@ class Trainer:
         targets = max(1, self.train_rows.targets(self._global_rows()))
         total = torch.zeros((), device=self.world.device)
         size = self.options.micro_batch
-        pieces = -(-(-(-self.options.batch // self.world.size)) // size)
+        pieces = math.ceil(self.options.batch / self.world.size / size)
         for number in range(pieces):
             some = rows[number * size : (number + 1) * size]
             layout = lay_out(self.train_rows.batch(some, size=size), self.world.device)
@@ -121,7 +119,7 @@ class Trainer:
         """Loss over all validation rows, or None where a stop is agreed on the way. All ranks pass as many points."""
         rows, size = self.validation_rows, self.options.micro_batch
         share = range(self.world.rank, len(rows), self.world.size)
-        points = -(-(-(-len(rows) // self.world.size)) // size)
+        points = math.ceil(math.ceil(len(rows) / self.world.size) / size)
         total = torch.zeros((), device=self.world.device)
         self.parallel.loss_of.eval()
         try:
@@ -207,12 +205,12 @@ class Trainer:
         self._say(f"[TRAIN] resumed after step {loaded.step} from {loaded.path}")
         return loaded.step
 
-    def _save(self) -> Path:
+    def _save(self, *, wait: bool) -> Path | None:
         notes = {"options": self.options.that_must_not_change(), "scores": [list(score) for score in self.scores]}
-        return self.parallel.save(self.checkpoints, self.step, notes)
+        return self.parallel.save(self.checkpoints, self.step, notes, wait)
 
     def _leave(self, outcome: Literal["stopped", "done"]) -> None:
-        path = self._save()
+        path = self._save(wait=True)
         if outcome == "done":
             self._merge()
             best = min(self.scores, key=lambda score: score.loss)
@@ -223,6 +221,7 @@ class Trainer:
         else:
             asked = self.stop.requested_by
             self._say(f"[TRAIN] stopped after step {self.step}, as rank {asked} was asked to; saved in {path}")
+        self.checkpoints.close()
         self.stop.close()
         self.world.close()
         train.result(outcome, self.step, path)
