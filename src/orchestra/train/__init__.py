@@ -20,10 +20,15 @@ The sources keep to Python 3.9, older than the rest of Orchestra: they are laid 
 """
 
 from orchestra.train.checkpoints import Checkpoints, Loaded, SaveFailed, SaveTimes
+from orchestra.train.goodput import Goodput
 from orchestra.train.manifest import last_complete
+from orchestra.train.metrics import Metrics
+from orchestra.train.order import Order
+from orchestra.train.packing import Packs
 from orchestra.train.reporting import collective, phase, progress
 from orchestra.train.results import result
 from orchestra.train.stopping import Stop
+from orchestra.train.tokens import TokenFile
 from orchestra.train.world import Refused, World, init
 
 __all__ = [
@@ -40,4 +45,9 @@ __all__ = [
     "SaveFailed",
     "SaveTimes",
     "last_complete",
+    "Order",
+    "TokenFile",
+    "Packs",
+    "Metrics",
+    "Goodput",
 ]

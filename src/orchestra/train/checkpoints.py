@@ -172,9 +172,9 @@ class Checkpoints:
         From here on this training is the one that publishes into the folder. (To only look, use `last_complete`.)
         Newer ones that are not complete are set aside under another name, with the reason in the log.
 
-        With `into`, a state of the same form, its tensors are filled and returned in the places of the saved ones.
-        They may be distributed, and over another number of ranks than the saved ones were; without it sharded
-        checkpoints come whole.
+        With `into`, a state of the same form (or a function that makes one, called only if there is something to
+        load), its tensors are filled and returned in the places of the saved ones. They may be distributed, and over
+        another number of ranks than the saved ones were. Without it sharded checkpoints come whole.
         """
         with phase("load", self._limit):
             self._begin(check=True)
@@ -182,7 +182,7 @@ class Checkpoints:
                 return None
             path = self.folder / self._fence.resumed
             state = pieces.read(path, map_location)
-            state = pieces.whole(state) if into is None else pieces.fill(into, state)
+            state = pieces.whole(state) if into is None else pieces.fill(into() if callable(into) else into, state)
             step = int(path.name.removeprefix("step-").partition(".")[0])
         return self._remember(Loaded(step, path, state))
 

@@ -1,0 +1,1 @@
+"""The GPT pre-trainer: dense or mixture of experts, on token files, on one CPU or many GPUs."""
