@@ -23,7 +23,16 @@ from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObj
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.options import add_arguments
 from orchestra.operator.progress import ProgressBoard
-from orchestra.operator.queueing.kinds import PRIORITY_CLASSES, STORAGE_CLASSES, Classes, PriorityClass
+from orchestra.operator.queueing.controller import QueueController
+from orchestra.operator.queueing.kai_queues import KaiQueues
+from orchestra.operator.queueing.kinds import (
+    KAI_QUEUES,
+    PRIORITY_CLASSES,
+    STORAGE_CLASSES,
+    Classes,
+    KaiQueue,
+    PriorityClass,
+)
 from orchestra.operator.queueing.lines import Lines
 from orchestra.operator.queueing.lookup import QueueLookup
 from orchestra.operator.quotas import EXCEEDED, RESOURCE_QUOTAS, QuotaObject, has_more_room
@@ -80,6 +89,10 @@ async def run(args: argparse.Namespace) -> None:
             worth=has_more_room,
         )
         manager.background(watch.run)
+        kai = None if manager.options.namespaces else manager.cache(KAI_QUEUES, KaiQueue, optional=True)
+        kai_queues = KaiQueues(client, kai, lookup, jobs, made_from=args.kai_queues_from)
+        keeper = QueueController(client, lookup, classes, kai_queues, events, namespaces=manager.options.namespaces)
+        keeper.watch(manager.controller("torchrunqueue", keeper.reconcile, workers=4), jobs, kai)
         manager.background(events.run, at_end=events.flush)
         manager.background(board.run)
         stop = asyncio.Event()

@@ -51,6 +51,7 @@ class QueueObject(Slim, frozen=True):
 
     metadata: Metadata
     spec: msgspec.Raw
+    status: msgspec.Raw = msgspec.Raw(b"{}")
 
     def read_spec(self) -> TorchrunQueueSpec:
         """The spec."""

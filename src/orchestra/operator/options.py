@@ -12,6 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubeconfig", help="outside a cluster: the kubeconfig to use")
     parser.add_argument("--namespaces", default="", help="only these, separated by commas (default: all)")
     parser.add_argument("--shared-queues-namespace", default=SHARED_NAMESPACE)
+    parser.add_argument(
+        "--kai-queues-from",
+        choices=("all", "shared"),
+        default="all",
+        help="make KAI Queues from TorchrunQueues of all namespaces, or of the shared one only (tenants)",
+    )
     parser.add_argument("--lease-namespace", default="", help="hold a lease there, so that one of several leads")
     parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
     parser.add_argument("--workers", type=int, default=16)

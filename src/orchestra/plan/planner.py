@@ -13,6 +13,7 @@ from orchestra.plan.command import Command, understand
 from orchestra.plan.launch import RESERVED_ENV
 from orchestra.plan.merge import effective_template
 from orchestra.plan.model import Gang, Launch, Plan, Rendezvous, Resources, SyncPlan
+from orchestra.plan.pod_template import pod_template_problems
 from orchestra.plan.size import Size, size_of
 from orchestra.plan.volumes import mount_problems, plan_code, plan_volumes
 from orchestra.plan.where import Where, as_named
@@ -39,6 +40,7 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
     problems += _command_size_problems(command, size, least, most)
     volumes, volume_problems = plan_volumes(job.metadata.name, template, size, most)
     problems += volume_problems + mount_problems(spec, template, volumes)
+    problems += pod_template_problems(template.pod_template)
     if problems:
         raise Invalid(problems)
 
@@ -90,7 +92,7 @@ def plan(queue: TorchrunQueue, job: TorchrunJob, where: Where | None = None) -> 
 
 
 def needs_of(queue: TorchrunQueue, job: TorchrunJob) -> tuple[int, Resources, str | None] | None:
-    """How many nodes a job asks for, what each of them gets, and its priority class; None where it has no size.
+    """How many nodes a job may use, what each of them gets, and its priority class; None where it has no size.
 
     A small part of the plan, for whoever looks at thousands of jobs at a time.
     """
@@ -101,7 +103,8 @@ def needs_of(queue: TorchrunQueue, job: TorchrunJob) -> tuple[int, Resources, st
     if isinstance(size, list):
         return None
     scheduling = template.scheduling
-    return size.nodes, _resources(template, size), scheduling.priority_class_name if scheduling else None
+    _, most = _range(job.spec, size)
+    return max(size.nodes, most), _resources(template, size), scheduling.priority_class_name if scheduling else None
 
 
 def _backend(command: Command, distributed: Distributed) -> str:

@@ -21,6 +21,10 @@ class JobNames(Slim, frozen=True):
     suspend: bool = False
 
 
+class _KaiName(Slim, frozen=True):
+    kai_queue: str = ""
+
+
 class ConditionSeen(Slim, frozen=True):
     """The little of a condition."""
 
@@ -56,6 +60,7 @@ class StatusSeen(Slim, frozen=True):
 
 
 _names = msgspec.json.Decoder(JobNames, dec_hook=decode_hook)
+_kai_names = msgspec.json.Decoder(_KaiName)
 _statuses = msgspec.json.Decoder(StatusSeen)
 
 
@@ -65,6 +70,14 @@ def names_of(job: JobObject) -> JobNames:
         return _names.decode(job.spec)
     except msgspec.DecodeError:
         return JobNames()
+
+
+def kai_queue_of(queue: QueueObject) -> str:
+    """The KAI Queue that it names, or nothing."""
+    try:
+        return _kai_names.decode(queue.spec).kai_queue
+    except msgspec.DecodeError:
+        return ""
 
 
 def status_seen(job: JobObject) -> StatusSeen:
@@ -81,13 +94,13 @@ class QueueLookup:
 
     def __init__(self, jobs: Cache[JobObject], queues: Cache[QueueObject], shared_namespace: str) -> None:
         self.queues = queues
-        self._shared = shared_namespace
+        self.shared_namespace = shared_namespace
         self._by_name = jobs.index(lambda job: (names_of(job).job_queue,))
 
     def queue_of(self, job: JobObject) -> QueueObject | None:
         """The queue that a job means."""
         meta, name = job.metadata, names_of(job).job_queue
-        for namespace in (meta.namespace, self._shared):
+        for namespace in (meta.namespace, self.shared_namespace):
             found = self.queues.get(Key(namespace, name))
             if found is not None and _serves(found.metadata, meta):
                 return found
@@ -96,7 +109,7 @@ class QueueLookup:
     def jobs_of(self, queue: Metadata) -> Iterator[JobObject]:
         """The jobs that mean a queue, ended ones too."""
         for job in self._by_name.get(queue.name):
-            if queue.namespace not in (job.metadata.namespace, self._shared):
+            if queue.namespace not in (job.metadata.namespace, self.shared_namespace):
                 continue
             meant = self.queue_of(job)
             if meant is not None and meant.metadata.uid == queue.uid:
@@ -105,7 +118,7 @@ class QueueLookup:
     def may_mean(self, queue: Metadata) -> list[Key]:
         """Every job that has to look again when this queue changes: also those it was hidden from."""
         jobs = self._by_name.get(queue.name)
-        return [job.metadata.key for job in jobs if queue.namespace in (job.metadata.namespace, self._shared)]
+        return [job.metadata.key for job in jobs if queue.namespace in (job.metadata.namespace, self.shared_namespace)]
 
 
 def _serves(queue: Metadata, job: Metadata) -> bool:
