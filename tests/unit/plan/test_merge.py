@@ -110,7 +110,13 @@ def test_overrides_and_flat_spellings_land_in_the_template() -> None:
         ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "spec.volumes[0].hostPath"),
         ({"overrides": {"podTemplate": {"spec": {"hostPID": True}}}}, "spec.overrides.podTemplate.spec.hostPID"),
         (
-            {"overrides": {"podTemplate": {"spec": {"containers": [{"securityContext": {"privileged": True}}]}}}},
+            {
+                "overrides": {
+                    "podTemplate": {
+                        "spec": {"containers": [{"name": "trainer", "securityContext": {"privileged": True}}]}
+                    }
+                }
+            },
             "spec.overrides.podTemplate.spec.containers[0].securityContext",
         ),
     ],

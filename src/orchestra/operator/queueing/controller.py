@@ -36,7 +36,7 @@ from orchestra.operator.queueing.lookup import QueueLookup, kai_queue_of, status
 
 FINALIZER = "torchrun.ai/queue"
 """Keeps a queue while unfinished jobs use it, and until its KAI Queue is let go."""
-_COUNT_SECONDS = 5.0  # numbers alone are written so often at most
+_COUNT_SECONDS = 3.0  # numbers alone are written so often at most
 _SOON = 0.5  # jobs come in bursts: count them once
 _KAI_AGAIN = 60.0
 
