@@ -127,6 +127,10 @@ def site(breakable_cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> 
     made.kill_operator()
     for job in breakable_cluster.api.get(made.path("torchrunjob"))["items"]:
         breakable_cluster.api.delete(made.path("torchrunjob", job["metadata"]["name"]))
+    for queue in breakable_cluster.api.get(made.path("torchrunqueue"))["items"]:  # nobody is left who would let it go
+        breakable_cluster.api.patch(
+            made.path("torchrunqueue", queue["metadata"]["name"]), {"metadata": {"finalizers": None}}
+        )
 
 
 def verbatim(path: Path) -> list[Json]:

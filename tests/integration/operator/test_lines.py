@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from operator_on_plane import Operator, Site, condition, operator, path
-from testbed.control_plane import ControlPlane
+from operator_on_plane import Operator, Site, condition, path
 from testbed.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def running(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with operator(control_plane, tmp_path_factory.mktemp("operator")) as made:
-        yield made
 
 
 @pytest.fixture

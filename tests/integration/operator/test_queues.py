@@ -8,19 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from kai_crds import kai_installed
-from operator_on_plane import Operator, Site, condition, operator, path
+from operator_on_plane import Operator, Site, condition, path
 from testbed.api import Json
 from testbed.control_plane import ControlPlane
 from testbed.waiting import wait_until
 
 SHARED = "orchestra-queues"
 KAI = "/apis/scheduling.run.ai/v2/queues"
-
-
-@pytest.fixture(scope="module")
-def running(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with operator(control_plane, tmp_path_factory.mktemp("operator")) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -54,10 +54,12 @@ class QueueController:
         kai_queues: KaiQueues,
         events: EventRecorder,
         *,
+        namespaces: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`namespaces`: only queues there are kept; whoever does not see all jobs must not speak for a shared one."""
         self._client, self._lookup, self._classes, self._kai = client, lookup, classes, kai_queues
-        self._events, self._clock = events, clock
+        self._events, self._namespaces, self._clock = events, namespaces, clock
         self._statuses = StatusWriter(client, QUEUES)
         self._written: dict[str, tuple[float, Json]] = {}
         self._checked: dict[str, tuple[int, list[Problem]]] = {}
@@ -98,7 +100,7 @@ class QueueController:
     async def reconcile(self, key: Key) -> Result | None:
         """One look at one queue."""
         found = self._lookup.queues.get(key)
-        if found is None:
+        if found is None or (self._namespaces and key.namespace not in self._namespaces):
             return None
         meta = found.metadata
         there = census(meta.namespace, self._lookup.jobs_of(meta))
