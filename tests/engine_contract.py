@@ -68,7 +68,7 @@ class EngineContract:
         site.nothing_left()
 
     def test_suspend_saves_and_resume_goes_on_from_there(self, site: Site) -> None:
-        site.cooperative("long", 200, 0.05)
+        site.cooperative("long", 2000, 0.05)  # longer than anybody takes to see step 3
         site.step("long", 3)
         site.engine.suspend("long")
         job = site.rest("long")

@@ -119,7 +119,7 @@ class Local:
     def cli(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         """`orchestra ...` as a user types it."""
         program = Path(sys.executable).with_name("orchestra")
-        env = os.environ | {"ORCHESTRA_HOME": str(self.home.root)}
+        env = os.environ | {"ORCHESTRA_HOME": str(self.home.root), "KUBECONFIG": str(self.home.root / "none")}
         cwd = folder or self.home.root
         return subprocess.run(
             [str(program), *words], capture_output=True, text=True, check=False, env=env, cwd=cwd, timeout=120

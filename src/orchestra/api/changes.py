@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestra.api.base import to_builtins
-from orchestra.api.job import TorchrunJobSpec
-from orchestra.api.problem import Problem
+import msgspec
+
+from orchestra.api.base import from_builtins, to_builtins
+from orchestra.api.job import TorchrunJob, TorchrunJobSpec
+from orchestra.api.problem import Invalid, Problem
+from orchestra.api.rules import broken_rules
 
 ALWAYS = (
     "suspend",
@@ -95,3 +98,31 @@ def forbidden_changes(old: TorchrunJobSpec, new: TorchrunJobSpec) -> list[Proble
 
 def _without_snapshot(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.get("workspace", {}).items() if key != "snapshot"}
+
+
+def changed(job: TorchrunJob, changes: dict[str, Any]) -> TorchrunJob:
+    """A suspended job with fields of its spec replaced; `numNodes` and `numGPUs` replace each other.
+
+    Raises `Invalid` for what may not change or would break a rule.
+    """
+    spec = to_builtins(job.spec)
+    for one, other in (("numNodes", "numGPUs"), ("numGPUs", "numNodes")):
+        if one in changes and other not in changes:
+            spec.pop(other, None)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        block = spec
+        for parent in parents:
+            block = block.setdefault(parent, {})
+        if value is None:
+            block.pop(last, None)
+        else:
+            block[last] = value
+    try:
+        new = from_builtins({**to_builtins(job), "spec": spec}, TorchrunJob)
+    except msgspec.ValidationError as error:
+        raise Invalid([Problem("spec", str(error))]) from error
+    problems = [*forbidden_changes(msgspec.structs.replace(job.spec, suspend=True), new.spec), *broken_rules(new)]
+    if problems:
+        raise Invalid(problems)
+    return new

@@ -92,6 +92,26 @@ class Engine(Protocol):
     """A place where jobs run."""
 
     name: str
+    history_note: str
+    """What its history cannot tell; empty when it can tell all."""
+    tick: float
+    """Seconds between two looks at a job while somebody waits."""
+
+    @property
+    def where(self) -> str:
+        """This place in a few words, for people."""
+
+    def look(self) -> None:
+        """Looks again who is alive; a command that goes on for a while does this between."""
+
+    def again(self) -> Engine:
+        """The same engine for another thread."""
+
+    def losses(self, name: str) -> list[float]:
+        """The last losses, for a small curve; none where only the last one is kept."""
+
+    def places(self, name: str) -> dict[str, str]:
+        """Where logs and outputs lie, in words."""
 
     def submit(self, submission: Submission) -> TorchrunJob:
         """Starts a job; raises `Invalid` or `EngineError` and leaves nothing behind when it cannot."""

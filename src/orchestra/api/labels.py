@@ -14,3 +14,7 @@ FOLDER_LABEL = "torchrun.ai/submitted-from"
 """On a job: a hash of machine and folder, by which `newest` finds it. Not the path: that is nobody's business."""
 SUBMITTED_ANNOTATION = "torchrun.ai/submitted-at"
 """On a job: unix seconds. Kubernetes' own time stamps tell no two jobs of one second apart."""
+
+OPERATOR_NAMESPACE = "orchestra-system"
+OPERATOR_NAME = "orchestra-operator"
+"""Of its Deployment, its ServiceAccount and its lease."""

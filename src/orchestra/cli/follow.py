@@ -7,14 +7,12 @@ import sys
 import threading
 import time
 
-from orchestra.api.engine import LogLine, LogQuery
+from orchestra.api.engine import Engine, EngineError, LogLine, LogQuery
 from orchestra.api.job import Progress, TorchrunJob, TorchrunJobStatus
 from orchestra.cli import exit_codes
 from orchestra.cli.job_view import progress_line
 from orchestra.cli.terminal import Paint, is_terminal, width
-from orchestra.local.engine import LocalEngine
-from orchestra.local.home import Home
-from orchestra.plan.status import RESTING, phase_condition
+from orchestra.plan.status import at_rest, phase_condition
 
 _TICK = 0.1
 _QUIET = "launcher"  # torchrun's own chatter: in the log, not on the screen
@@ -51,27 +49,26 @@ class _Screen:
         self.below = ""
 
 
-def follow(home: Home, name: str, program: str, paint: Paint) -> int:
+def follow(engine: Engine, name: str, program: str, paint: Paint) -> int:
     """Shows a job until it comes to rest; ^C leaves it running. Returns the exit code for its end."""
-    engine = LocalEngine(home)
     screen = _Screen()
     lines: queue.SimpleQueue[LogLine] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(home, name, lines), daemon=True)
+    reader = threading.Thread(target=_read, args=(engine, name, lines), daemon=True)
     reader.start()
     shown = ""
     try:
         while True:
             finished = not reader.is_alive()
-            shown = _show_phase(engine.get(name), shown, screen, paint)
+            job = engine.get(name)
+            shown = _show_phase(job, shown, screen, paint)
             while not lines.empty():
                 line = lines.get()
                 if line.source != _QUIET:
                     screen.line(f"{paint.source(line.source)} {line.text}")
-            job = engine.get(name)
             screen.moving(progress_line((job.status or TorchrunJobStatus()).progress or Progress()))
-            if finished and (job.status or TorchrunJobStatus()).phase in RESTING:
+            if finished and at_rest(job):
                 break
-            time.sleep(_TICK)
+            _pause(engine.tick, lines)
     except KeyboardInterrupt:
         screen.done()
         print(f"\n{name} goes on without you; {program} logs {name} -f follows it, {program} cancel {name} stops it")
@@ -81,10 +78,19 @@ def follow(home: Home, name: str, program: str, paint: Paint) -> int:
     return exit_code(engine.get(name))
 
 
-def _read(home: Home, name: str, lines: queue.SimpleQueue[LogLine]) -> None:
-    engine = LocalEngine(home)  # SQLite connections belong to their thread
-    for line in engine.logs(name, LogQuery(follow=True)):
-        lines.put(line)
+def _read(engine: Engine, name: str, lines: queue.SimpleQueue[LogLine]) -> None:
+    try:
+        for line in engine.again().logs(name, LogQuery(follow=True)):
+            lines.put(line)
+    except EngineError as error:  # phases and progress are shown without them
+        lines.put(LogLine(time.time(), "logs", f"cannot be read: {error}"))
+
+
+def _pause(seconds: float, lines: queue.SimpleQueue[LogLine]) -> None:
+    """Until it is time to look again, or a line is there."""
+    end = time.monotonic() + seconds
+    while lines.empty() and time.monotonic() < end:
+        time.sleep(min(_TICK, seconds))
 
 
 def _show_phase(job: TorchrunJob, shown: str, screen: _Screen, paint: Paint) -> str:

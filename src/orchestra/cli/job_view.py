@@ -13,10 +13,14 @@ HEADERS = ["NAME", "QUEUE", "GPUS", "NODES", "PHASE", "PROGRESS", "RESTARTS", "A
 WIDE = ["LOSS", "ETA", "CHECKPOINT", "REASON"]
 
 
-def list_jobs(jobs: list[TorchrunJob], paint: Paint, *, wide: bool, headers: bool) -> str:
+def list_jobs(jobs: list[TorchrunJob], paint: Paint, *, wide: bool, headers: bool, namespaces: bool = False) -> str:
     """One row a job."""
     rows = [_row(job, paint, wide=wide) for job in jobs]
-    return table(rows, HEADERS + (WIDE if wide else []), show_headers=headers)
+    columns = HEADERS + (WIDE if wide else [])
+    if namespaces:
+        rows = [[job.metadata.namespace or "", *row] for job, row in zip(jobs, rows, strict=True)]
+        columns = ["NAMESPACE", *columns]
+    return table(rows, columns, show_headers=headers)
 
 
 def _row(job: TorchrunJob, paint: Paint, *, wide: bool) -> list[str]:

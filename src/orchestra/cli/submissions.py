@@ -9,12 +9,11 @@ from typing import Any
 
 from orchestra.api import TorchrunJob, TorchrunQueue
 from orchestra.api.base import from_builtins, to_builtins
-from orchestra.api.engine import EngineError
+from orchestra.api.engine import Engine, EngineError
 from orchestra.api.load import load
 from orchestra.api.problem import Invalid, Problem
 from orchestra.api.rules import MAX_JOB_NAME, broken_rules
 from orchestra.cli.manifests import report
-from orchestra.local.engine import LocalEngine
 from orchestra.plan.queues import queue_for
 
 Pair = tuple[TorchrunJob, TorchrunQueue | None]
@@ -33,17 +32,29 @@ def from_files(args: argparse.Namespace) -> list[Pair] | None:
     return [(job, queue_for(job, queues)) for job in jobs]
 
 
-def from_command(args: argparse.Namespace, engine: LocalEngine) -> Pair:
+def from_command(args: argparse.Namespace, engine: Engine) -> Pair:
     """A job around a bare command."""
     command: str | list[str] = args.what[0] if len(args.what) == 1 else args.what
-    spec: dict[str, Any] = {"jobQueue": args.queue or "local", "command": command}
-    queue = next((q for q in engine.queues() if q.metadata.name == spec["jobQueue"]), None)
+    queues = engine.queues()
+    spec: dict[str, Any] = {"jobQueue": args.queue or _only_queue(engine, queues), "command": command}
+    queue = next((q for q in queues if q.metadata.name == spec["jobQueue"]), None)
     gpus = queue.spec.node_resources.gpus if queue and queue.spec.node_resources else 0
     if gpus and not args.gpus and not args.nodes:
         spec["numGPUs"] = gpus  # all of this machine
     name = args.name or free_name(name_from(args.what), {job.metadata.name for job in engine.jobs()})
     job = from_builtins({"metadata": {"name": name}, "spec": spec}, TorchrunJob)
     return _with_flags(job, args), None
+
+
+def _only_queue(engine: Engine, queues: list[TorchrunQueue]) -> str:
+    """The queue of a command that names none: this machine, or a cluster's only one."""
+    if engine.name == "local":
+        return "local"
+    names = sorted({queue.metadata.name for queue in queues})
+    if len(names) != 1:
+        known = f"one of {', '.join(names)}" if names else "there is none yet: kubectl apply -f QUEUE.yaml"
+        raise EngineError(f"--queue is missing; {known}")
+    return names[0]
 
 
 def _with_flags(job: TorchrunJob, args: argparse.Namespace) -> TorchrunJob:

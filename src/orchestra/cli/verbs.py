@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "wait": "wait for a job",
     "history": "list every run there ever was",
     "queue": "list queues",
+    "doctor": "say what is missing here or in the cluster, and what mends it",
     "validate": "check job and queue files; every mistake with its line",
     "plan": "show what would run and why, before it does",
     "render": "write the job as StatefulSet, Job, PyTorchJob or TrainJob",

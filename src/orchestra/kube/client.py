@@ -132,13 +132,26 @@ class Client:
         return self.transport.stream(with_query(resource.collection(selection.namespace), asked), silence=silence)
 
     def logs(
-        self, key: Key, *, container: str = "", follow: bool = False, tail: int | None = None, previous: bool = False
+        self,
+        key: Key,
+        *,
+        container: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        since: str = "",
+        timestamps: bool = False,
     ) -> AsyncIterator[bytes]:
-        """The log of a container as the kubelet has it, in pieces that are not lines. Close it (`aclosing`)."""
+        """The log of a container as the kubelet has it, in pieces that are not lines. Close it (`aclosing`).
+
+        `since` is a time as Kubernetes writes it, in whole seconds.
+        """
         query = {"container": container} if container else {}
         query |= {"follow": "true"} if follow else {}
         query |= {"tailLines": str(tail)} if tail is not None else {}
         query |= {"previous": "true"} if previous else {}
+        query |= {"sinceTime": since} if since else {}
+        query |= {"timestamps": "true"} if timestamps else {}
         silence = None if follow else REQUEST_SECONDS  # a rank may well say nothing for an hour
         return self.transport.stream(with_query(PODS.path(key, "log"), query), silence=silence)
 

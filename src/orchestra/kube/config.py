@@ -137,6 +137,12 @@ def find_access(*, context: str | None = None, environment: Mapping[str, str] = 
     return load_kubeconfig(kubeconfig_paths(environment), context=context)
 
 
+def context_name(environment: Mapping[str, str] = os.environ) -> str:
+    """The current context's name; empty where there is none."""
+    files = [_read(path) for path in kubeconfig_paths(environment) if path.exists()]
+    return next((file.current_context for file in files if file.current_context), "")
+
+
 def in_cluster(environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT_FOLDER) -> Access:
     """What a pod knows about its cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")

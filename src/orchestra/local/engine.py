@@ -16,12 +16,10 @@ from typing import Any
 import msgspec
 
 from orchestra.api import TorchrunJob, TorchrunQueue
-from orchestra.api.base import from_builtins, to_builtins
-from orchestra.api.changes import forbidden_changes
+from orchestra.api.changes import changed
 from orchestra.api.engine import Cause, EngineError, Event, LogLine, LogQuery, NotFound, Run, Submission
 from orchestra.api.job import Phase
 from orchestra.api.problem import Invalid, Problem
-from orchestra.api.rules import broken_rules
 from orchestra.api.spelling import nearest
 from orchestra.local.here import plan_here
 from orchestra.local.home import Home
@@ -38,6 +36,9 @@ class LocalEngine:
     """Jobs on this machine."""
 
     name = "local"
+    where = "this machine"
+    history_note = ""
+    tick = 0.1
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home or Home.of_user()
@@ -47,6 +48,10 @@ class LocalEngine:
     def look(self) -> None:
         """Looks again who is alive; a command that goes on for a while does this between."""
         recover(self.home, self.store)
+
+    def again(self) -> LocalEngine:
+        """The same engine for another thread: SQLite connections belong to their thread."""
+        return LocalEngine(self.home)
 
     # ---- reading
 
@@ -62,10 +67,10 @@ class LocalEngine:
         """Every run there ever was, oldest first."""
         return [Run(row.record.job, row.deleted) for row in self.store.rows(deleted=True)]
 
-    def newest(self, folder: Path) -> str | None:
-        """Name of the newest job submitted from a folder."""
+    def newest(self, folder: Path, name: str = "") -> str | None:
+        """Name of the newest job submitted from a folder; with a name, only if that is its."""
         mine = [row.record.name for row in self.store.rows() if row.record.folder == str(folder)]
-        return mine[-1] if mine else None
+        return next((one for one in reversed(mine) if name in ("", one)), None)
 
     def folder(self, name: str) -> Path:
         """The folder that the job was submitted from."""
@@ -79,6 +84,10 @@ class LocalEngine:
     def losses(self, name: str) -> list[float]:
         """The last losses, for a small curve."""
         return self._find(name).record.losses
+
+    def places(self, name: str) -> dict[str, str]:
+        """The folders of its logs and outputs."""
+        return {"logs": str(self.log_folder(name)), "output": str(self.output(name))}
 
     def log_folder(self, name: str) -> Path:
         """Where the job's logs lie."""
@@ -239,28 +248,3 @@ class LocalEngine:
         if started.returncode:
             tail = folder.supervisor_log.read_text()[-2000:]
             raise EngineError(f"the supervisor of {record.name} did not start:\n{tail}")
-
-
-def changed(job: TorchrunJob, changes: dict[str, Any]) -> TorchrunJob:
-    """The job with fields of its spec replaced. `numNodes` and `numGPUs` replace each other."""
-    spec = to_builtins(job.spec)
-    for one, other in (("numNodes", "numGPUs"), ("numGPUs", "numNodes")):
-        if one in changes and other not in changes:
-            spec.pop(other, None)
-    for path, value in changes.items():
-        *parents, last = path.split(".")
-        block = spec
-        for parent in parents:
-            block = block.setdefault(parent, {})
-        if value is None:
-            block.pop(last, None)
-        else:
-            block[last] = value
-    try:
-        new = from_builtins({**to_builtins(job), "spec": spec}, TorchrunJob)
-    except msgspec.ValidationError as error:
-        raise Invalid([Problem("spec", str(error))]) from error
-    problems = [*forbidden_changes(msgspec.structs.replace(job.spec, suspend=True), new.spec), *broken_rules(new)]
-    if problems:
-        raise Invalid(problems)
-    return new

@@ -67,7 +67,7 @@ async def run(args: argparse.Namespace) -> None:
             for job in by_uid.get(uid):
                 controller.queue.add(job.metadata.key)
 
-        board = ProgressBoard(targets, news)
+        board = ProgressBoard(targets, news, every=args.progress_seconds)
         lookup = QueueLookup(jobs, queues, args.shared_queues_namespace)
         classes = _classes(manager)
         lines = Lines(lookup, jobs, pods, wake=lambda key: controller.queue.add(key), priority=classes.priority)

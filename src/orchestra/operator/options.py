@@ -6,6 +6,8 @@ import argparse
 
 from orchestra.plan.queues import SHARED_NAMESPACE
 
+PROGRESS_SECONDS = 10.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of `python -m orchestra.operator` and of `orchestra operator`."""
@@ -21,4 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease-namespace", default="", help="hold a lease there, so that one of several leads")
     parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
     parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument(
+        "--progress-seconds", type=float, default=PROGRESS_SECONDS, help="ask running jobs at least so often"
+    )
     parser.add_argument("-v", "--verbose", action="store_true")

@@ -11,9 +11,9 @@ import msgspec
 
 from orchestra.api.job import Progress
 from orchestra.operator import names
+from orchestra.operator.options import PROGRESS_SECONDS
 from orchestra.plan.status import progress_from
 
-_EVERY = 10.0
 _AT_ONCE = 64
 _TIMEOUT = 2.0
 
@@ -21,7 +21,10 @@ _TIMEOUT = 2.0
 class ProgressBoard:
     """The last word of each running job. `targets` names whom to ask: job UID -> address of rank 0's pod."""
 
-    def __init__(self, targets: Callable[[], dict[str, str]], news: Callable[[str], None]) -> None:
+    def __init__(
+        self, targets: Callable[[], dict[str, str]], news: Callable[[str], None], *, every: float = PROGRESS_SECONDS
+    ) -> None:
+        self._every = every
         self._targets = targets
         self._news = news
         self._known: dict[str, Progress] = {}
@@ -44,7 +47,7 @@ class ProgressBoard:
                 for uid in set(self._known) - set(targets):
                     self.forget(uid)
                 await asyncio.gather(*(self._ask(session, uid, address) for uid, address in targets.items()))
-                await asyncio.sleep(_EVERY * random.uniform(0.4, 0.6))  # noqa: S311 -- jitter
+                await asyncio.sleep(self._every * random.uniform(0.4, 0.6))  # noqa: S311 -- jitter
 
     async def _ask(self, session: aiohttp.ClientSession, uid: str, address: str) -> None:
         async with self._gate:

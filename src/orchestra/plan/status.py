@@ -68,6 +68,13 @@ def phase_condition(job: TorchrunJob) -> Condition | None:
     return next((c for c in status_of(job).conditions if c.type == "Phase"), None)
 
 
+def at_rest(job: TorchrunJob) -> bool:
+    """Whether it is suspended or finished, and nobody has asked for anything since (it was resumed a moment ago)."""
+    current, asked = status_of(job), job.metadata.generation
+    unheard = current.observed_generation is not None and asked is not None and current.observed_generation < asked
+    return current.phase in FINISHED or (current.phase == "Suspended" and not unheard)
+
+
 def sized(job: TorchrunJob, plan: Plan) -> TorchrunJob:
     """The job with the size of its plan."""
     return with_status(

@@ -19,17 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Asks and waits."""
-    from orchestra.cli.engines import choose_engine, choose_job
-    from orchestra.cli.resting import wait_for_rest
+    from orchestra.cli.engines import choose, next_line
+    from orchestra.cli.resting import wait_for_end
     from orchestra.plan.status import phase_condition
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     engine.cancel(name)
     if args.no_wait:
         print(f"{name} was asked to stop")
         return exit_codes.OK
-    said = phase_condition(wait_for_rest(engine, name))
+    said = phase_condition(wait_for_end(engine, name))
     print(f"{name} is cancelled" + (f" ({said.message})" if said else ""))
-    print(f"next: {args.program} delete {name}")
+    print(next_line(args, f"delete {name}"))
     return exit_codes.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from orchestra.cli import exit_codes
 
@@ -22,11 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Deletes each."""
-    from orchestra.cli.engines import choose_engine
+    from orchestra.cli.engines import choose
 
-    engine = choose_engine(args)
-    for name in args.jobs:
-        output = engine.output(name)
+    for job in args.jobs:
+        engine, name = choose(args, job)
+        output = engine.places(name).get("output")
         engine.delete(name, purge=args.purge)
-        print(f"{name} deleted" + (f"; its output stays in {output}" if output.exists() else ""))
+        stays = output and not args.purge and (engine.name != "local" or Path(output).exists())
+        print(f"{name} deleted" + (f"; its output stays: {output}" if stays else ""))
     return exit_codes.OK

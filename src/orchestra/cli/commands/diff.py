@@ -30,15 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 where nothing has changed, 1 where something has, as `diff` does."""
     from orchestra.api.engine import EngineError
-    from orchestra.cli.engines import choose_job
+    from orchestra.cli.engines import choose
     from orchestra.local.code import Codes
     from orchestra.local.engine import LocalEngine
     from orchestra.local.submitted_code import snapshot_of
     from orchestra.sync.errors import SyncError
     from orchestra.sync.snapshot import changes, snapshot
 
-    engine = LocalEngine()
-    name = choose_job(args, engine)
+    args.local = True  # a cluster's snapshots are not compared yet
+    engine, name = LocalEngine(), choose(args)[1]
     folder, id = engine.folder(name), snapshot_of(engine.get(name))
     if id is None:
         raise EngineError(f"{name} runs in {folder} itself, not on a snapshot: there is nothing to compare")

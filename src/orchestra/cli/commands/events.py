@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the events, oldest first."""
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose
     from orchestra.cli.job_view import event_line
     from orchestra.cli.structured import print_structured
     from orchestra.cli.terminal import Paint, colours_wanted
 
-    engine = choose_engine(args)
-    events = engine.events(choose_job(args, engine))
+    engine, name = choose(args)
+    events = engine.events(name)
     if args.output != "table":
         print_structured(events, args.output)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 
 from orchestra.cli import exit_codes
 
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
     parser.add_argument("--no-headers", action="store_true", help="rows only")
-    add_engine_arguments(parser)
+    add_engine_arguments(parser, lists=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
     from orchestra.local.submitted_code import commit_text, snapshot_of
     from orchestra.plan.status import phase_condition, status_of
 
-    rows = choose_engine(args).history()
+    engine = choose_engine(args)
+    rows = engine.history()
+    if engine.history_note:
+        print(f"note: {engine.history_note}", file=sys.stderr)
     if args.output != "table":
         print_objects([row.job for row in rows], args.output)
         return exit_codes.OK

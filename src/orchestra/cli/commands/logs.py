@@ -65,11 +65,10 @@ def expression(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Prints the lines."""
     from orchestra.api.engine import LogQuery
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose
     from orchestra.cli.terminal import Paint, clock, colours_wanted
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     paint = Paint(colours_wanted(args.color))
     since = time.time() - args.since if args.since is not None else None
     query = LogQuery(args.follow, args.rank, since, args.tail, args.grep)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queue", nargs="?", metavar="QUEUE", help="one of them")
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml", "name"), default="table")
     parser.add_argument("--no-headers", action="store_true", help="rows only")
-    add_engine_arguments(parser)
+    add_engine_arguments(parser, lists=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -36,13 +36,12 @@ def assignment(text: str) -> tuple[str, Any]:
 
 def run(args: argparse.Namespace) -> int:
     """Resumes it."""
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose, next_line
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     job = engine.resume(name, dict(args.set))
     progress = job.status.progress if job.status else None
     step = progress.checkpoint_step if progress else None
     print(f"{name} resumes" + (f" from step {step}" if step is not None else ""))
-    print(f"next: {args.program} logs -f {name}")
+    print(next_line(args, f"logs -f {name}"))
     return exit_codes.OK

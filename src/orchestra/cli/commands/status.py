@@ -28,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the page; the exit code tells how the job stands."""
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose, next_line
     from orchestra.cli.follow import exit_code
     from orchestra.cli.job_view import status_page
     from orchestra.cli.structured import print_objects
     from orchestra.cli.terminal import Paint, colours_wanted
+    from orchestra.plan.status import status_of
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     paint = Paint(colours_wanted(args.color))
     shown = None
     while True:
@@ -43,12 +43,9 @@ def run(args: argparse.Namespace) -> int:
         if args.output in ("json", "yaml", "name"):
             print_objects(job, args.output)
         else:
-            places = {"logs": str(engine.log_folder(name)), "output": str(engine.output(name))}
-            text = status_page(job, engine.events(name), engine.losses(name), places, paint)
+            text = status_page(job, engine.events(name), engine.losses(name), engine.places(name), paint)
             if text != shown:
-                print(
-                    f"{text}\nnext: {args.program} {_next(job.status.phase if job.status else None)} {name}", flush=True
-                )
+                print(f"{text}\n{next_line(args, f'{_next(status_of(job).phase)} {name}')}", flush=True)
                 shown = text
         code = exit_code(job)
         if not args.watch or code != exit_codes.NOT_FINISHED:

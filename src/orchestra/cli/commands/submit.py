@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Submits every job named, and follows if there is one."""
     from orchestra.api.engine import Submission
-    from orchestra.cli.engines import choose_engine
+    from orchestra.cli.engines import choose_engine_to_submit, next_line
     from orchestra.cli.follow import follow
     from orchestra.cli.submissions import from_command, from_files
     from orchestra.cli.terminal import Paint, colours_wanted, is_terminal
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.what and not args.filename:
         print(f"{args.program} {args.verb}: give a job file or a command", file=sys.stderr)
         return exit_codes.USAGE
-    engine = choose_engine(args)
+    engine = choose_engine_to_submit(args)
     pairs = from_files(args) if args.filename or _is_file(args.what) else [from_command(args, engine)]
     if pairs is None:
         return exit_codes.ERROR
@@ -82,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
         for event in engine.events(name):
             if event.reason == "Workspace":
                 print(f"{'warning: ' if event.type == 'Warning' else ''}{event.message}", file=sys.stderr)
-        print(f"{name} submitted to queue {made.spec.job_queue} on this machine", flush=True)
+        print(f"{name} submitted to queue {made.spec.job_queue} on {engine.where}", flush=True)
         if following:
-            code = follow(engine.home, name, args.program, Paint(colours_wanted(args.color)))
-            print(f"logs     {engine.log_folder(name)}\noutput   {engine.output(name)}")
-        print(f"next: {args.program} {'status' if following else 'logs -f'} {name}")
+            code = follow(engine, name, args.program, Paint(colours_wanted(args.color)))
+            print("\n".join(f"{what:<8} {place}" for what, place in engine.places(name).items()))
+        print(next_line(args, f"{'status' if following else 'logs -f'} {name}"))
     return code
 
 

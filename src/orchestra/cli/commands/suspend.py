@@ -22,12 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Asks, waits, and tells the saved step."""
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose, next_line
     from orchestra.cli.resting import wait_for_rest
     from orchestra.plan.status import phase_condition
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     before = engine.suspend(name)
     progress = before.status.progress if before.status else None
     if progress is None or progress.step is None:
@@ -42,5 +41,5 @@ def run(args: argparse.Namespace) -> int:
     said = phase_condition(job)
     phase = job.status.phase if job.status else None
     print(f"{name} is {phase}: {said.message if said else ''}")
-    print(f"next: {args.program} resume {name}" if phase == "Suspended" else f"next: {args.program} status {name}")
+    print(next_line(args, f"{'resume' if phase == 'Suspended' else 'status'} {name}"))
     return exit_codes.OK if phase == "Suspended" else exit_codes.ERROR

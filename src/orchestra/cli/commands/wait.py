@@ -30,12 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Waits; the exit code tells how it ended."""
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose
     from orchestra.cli.follow import exit_code
-    from orchestra.plan.status import RESTING
+    from orchestra.plan.status import at_rest
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     end = time.monotonic() + args.timeout if args.timeout is not None else None
     while True:
         engine.look()
@@ -43,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
         phase = job.status.phase if job.status else None
         if phase == args.phase:
             return exit_codes.OK
-        if phase in RESTING:
+        if at_rest(job):
             print(f"{name} is {phase}, and will not be {args.phase}")
             return exit_code(job) or exit_codes.ERROR
         if end is not None and time.monotonic() > end:
             print(f"{name} is still {phase}")
             return exit_codes.NOT_FINISHED
-        time.sleep(0.1)
+        time.sleep(engine.tick)

@@ -19,11 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the causes, most important first."""
-    from orchestra.cli.engines import choose_engine, choose_job
+    from orchestra.cli.engines import choose
     from orchestra.cli.structured import print_structured
 
-    engine = choose_engine(args)
-    name = choose_job(args, engine)
+    engine, name = choose(args)
     causes = engine.why(name)
     if args.output != "table":
         print_structured(causes, args.output)

@@ -1,0 +1,299 @@
+"""The kubernetes engine behind the engine protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from orchestra.api.base import to_builtins
+from orchestra.api.changes import changed
+from orchestra.api.doctor import Finding
+from orchestra.api.engine import Cause, EngineError, Event, LogLine, LogQuery, NotFound, Run, Submission
+from orchestra.api.job import TorchrunJob
+from orchestra.api.labels import CANCEL_ANNOTATION, FOLDER_LABEL, JOB_LABEL, RETAINED_LABEL, ROLE_LABEL
+from orchestra.api.queue import TorchrunQueue
+from orchestra.api.spelling import nearest
+from orchestra.cluster import doctor, happenings, observing, submitting
+from orchestra.cluster.bridge import Bridge
+from orchestra.cluster.kinds import JOBS, Claim, Pod, age_order, read_job
+from orchestra.cluster.logs import read_logs
+from orchestra.cluster.refusals import told
+from orchestra.cluster.why import causes
+from orchestra.kube.client import Client
+from orchestra.kube.config import Access
+from orchestra.kube.errors import ApiError, KubeError
+from orchestra.kube.listing import Selection
+from orchestra.kube.objects import PODS, VOLUME_CLAIMS, Key, MetadataOnly
+from orchestra.plan import status
+
+A = TypeVar("A")
+_REQUEST_SECONDS = 15.0
+_GONE_SECONDS = 600.0
+_CONFLICTS = 10
+
+
+class KubernetesEngine:
+    """Jobs of one namespace of a cluster (or of all, for lists), with the rights of whoever calls."""
+
+    name = "kubernetes"
+    tick = 0.5
+    history_note = "runs that were deleted are known for about an hour, from their events, without their command"
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        namespace: str | None = None,
+        context: str = "",
+        everywhere: bool = False,
+        labels: str = "",
+        on_warning: Callable[[str], None] | None = None,
+    ) -> None:
+        """`everywhere` and `labels` choose what lists show."""
+        self.access = access
+        self.namespace = namespace or access.namespace
+        self.everywhere, self.labels = everywhere, labels
+        self.where = f"cluster {context or access.server}, namespace {self.namespace}"
+        self._on_warning = on_warning
+        self._bridge = Bridge()
+        self._client: Client | None = None
+
+    def close(self) -> None:
+        """Ends connections; the engine is not used any more."""
+        if self._client is not None:
+            self._bridge.run(self._client.close())
+        self._bridge.close()
+
+    def look(self) -> None:
+        """The operator looks for us."""
+
+    def again(self) -> KubernetesEngine:
+        """The same engine for another thread: this one will do."""
+        return self
+
+    # ---- reading
+
+    def get(self, name: str) -> TorchrunJob:
+        """One job with its status."""
+        return self._do(self._get(name))
+
+    def jobs(self) -> list[TorchrunJob]:
+        """All jobs, oldest first."""
+        return self._do(self._jobs(self.labels))
+
+    def history(self) -> list[Run]:
+        """Every run that is still known: those that are there, and those whose events are."""
+        return self._do(self._history())
+
+    def newest(self, folder: Path) -> str | None:
+        """Name of the newest job submitted from a folder of this machine."""
+        mine = self._do(self._jobs(f"{FOLDER_LABEL}={submitting.folder_mark(str(folder))}"))
+        return mine[-1].metadata.name if mine else None
+
+    def from_folder(self, name: str, folder: Path, seconds: float) -> TorchrunJob | None:
+        """The job of a name (any, if empty) that was submitted from a folder, unless the cluster is too slow."""
+
+        async def look() -> list[TorchrunJob]:
+            import asyncio
+
+            async with asyncio.timeout(seconds):
+                return await self._jobs(f"{FOLDER_LABEL}={submitting.folder_mark(str(folder))}")
+
+        try:
+            mine = self._do(look())
+        except TimeoutError as error:
+            raise EngineError(f"{self.where} does not answer within {seconds:.0f} s") from error
+        return next((job for job in reversed(mine) if name in ("", job.metadata.name)), None)
+
+    def losses(self, name: str) -> list[float]:  # noqa: ARG002 -- only the last one is in the status
+        """No curve: a cluster keeps the last loss only."""
+        return []
+
+    def places(self, name: str) -> dict[str, str]:
+        """Where to look further."""
+        claims = self._do(self._claims(name))
+        kept = [
+            f"claim {claim.metadata.name}" + (" (kept when the job is deleted)" if _retained(claim) else "")
+            for claim in claims
+        ]
+        pods = f"kubectl -n {self.namespace} get pods -l {JOB_LABEL}={name}"
+        return {"pods": pods} | ({"output": ", ".join(kept)} if kept else {})
+
+    def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        """Lines of all ranks; with `follow`, until the job has come to rest. Pods that are gone took theirs along."""
+        uid = self.get(name).metadata.uid
+        client = self._open()
+        selector = f"{JOB_LABEL}={name},{ROLE_LABEL}=worker"
+
+        async def pods() -> list[Pod]:
+            listed = await client.list_all(PODS, Pod, Selection(self.namespace, selector))
+            mine = (pod for pod in listed if pod.metadata.controller_uid == uid)
+            return sorted(mine, key=lambda pod: (pod.attempt, pod.index))
+
+        async def ended() -> bool:
+            raw = await client.find(JOBS, Key(self.namespace, name), msgspec.Raw)
+            job = read_job(raw) if raw is not None else None
+            return job is None or job.metadata.uid != uid or status.at_rest(job)
+
+        return self._iterate(read_logs(client, query, pods, ended))
+
+    def events(self, name: str) -> list[Event]:
+        """What happened, oldest first, as far as the cluster remembers (about an hour)."""
+
+        async def read() -> list[Event]:
+            return await happenings.events_of(self._open(), await self._get(name), self.namespace)
+
+        return self._do(read())
+
+    def why(self, name: str) -> list[Cause]:
+        """Why the job is where it is."""
+
+        async def look() -> list[Cause]:
+            return causes(await observing.observe(self._open(), await self._get(name), self.namespace))
+
+        return self._do(look())
+
+    def doctor(self) -> list[Finding]:
+        """What the cluster lacks."""
+        return self._bridge.run(doctor.examine(self._open(), self.namespace))
+
+    def queues(self) -> list[TorchrunQueue]:
+        """The queues that jobs of this namespace can name: its own and the shared ones."""
+        found, _ = self._do(submitting.visible_queues(self._open(), None if self.everywhere else self.namespace))
+        return found
+
+    # ---- changing
+
+    def submit(self, submission: Submission) -> TorchrunJob:
+        """Creates the job. A finished job of the same name makes room for it; an active one does not."""
+        return self._do(submitting.submit(self._open(), self.namespace, submission))
+
+    def suspend(self, name: str) -> TorchrunJob:
+        """Asks for a checkpoint and a stop."""
+        self._active(name, "suspended")
+        return self._do(self._patch(name, {"spec": {"suspend": True}}))
+
+    def resume(self, name: str, changes: dict[str, Any]) -> TorchrunJob:
+        """Goes on from the last checkpoint."""
+        return self._do(self._resume(name, changes))
+
+    def cancel(self, name: str) -> TorchrunJob:
+        """Stops the job for good."""
+        job = self.get(name)
+        if status.status_of(job).phase != "Suspended":
+            self._active(name, "cancelled")
+        stamp = status.timestamp(time.time())
+        return self._do(self._patch(name, {"metadata": {"annotations": {CANCEL_ANNOTATION: stamp}}}))
+
+    def delete(self, name: str, *, purge: bool = False) -> None:
+        """Stops the job, waits for its end, and forgets it. Retained claims stay unless purged."""
+        self._do(self._delete(name, purge))
+
+    # ---- within
+
+    async def _get(self, name: str) -> TorchrunJob:
+        try:
+            return read_job(await self._open().get(JOBS, Key(self.namespace, name), msgspec.Raw))
+        except ApiError as error:
+            if not error.not_found or f'"{name}"' not in error.refusal.message:
+                raise
+        listed = await self._open().list_all(JOBS, MetadataOnly, Selection(self.namespace))
+        guess = nearest(name, [one.metadata.name for one in listed])
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise NotFound(f"there is no job {name} in {self.where}{hint}")
+
+    async def _jobs(self, labels: str) -> list[TorchrunJob]:
+        selection = Selection(None if self.everywhere else self.namespace, labels)
+        return sorted(map(read_job, await self._open().list_all(JOBS, msgspec.Raw, selection)), key=age_order)
+
+    async def _history(self) -> list[Run]:
+        jobs = await self._jobs(self.labels)
+        gone = [] if self.labels else await happenings.gone_runs(
+            self._open(), None if self.everywhere else self.namespace, {job.metadata.uid for job in jobs}
+        )  # fmt: skip
+        return sorted([*gone, *(Run(job) for job in jobs)], key=lambda run: age_order(run.job))
+
+    async def _claims(self, name: str) -> list[Claim]:
+        return await self._open().list_all(VOLUME_CLAIMS, Claim, Selection(self.namespace, f"{JOB_LABEL}={name}"))
+
+    def _active(self, name: str, done: str) -> None:
+        phase = status.status_of(self.get(name)).phase
+        if phase in status.RESTING:
+            raise EngineError(f"{name} is {phase} already; it cannot be {done}")
+
+    async def _resume(self, name: str, changes: dict[str, Any]) -> TorchrunJob:
+        for _ in range(_CONFLICTS):
+            job = await self._get(name)
+            phase = status.status_of(job).phase
+            if not job.spec.suspend:
+                raise EngineError(f"{name} is {phase}, not Suspended; there is nothing to resume")
+            if phase != "Suspended":
+                raise EngineError(f"{name} is still {phase} and saving; wait --for=Suspended, then resume")
+            made = changed(job, changes) if changes else job
+            spec = difference(to_builtins(job.spec), to_builtins(made.spec)) | {"suspend": False}
+            patch = {"metadata": {"resourceVersion": job.metadata.resource_version}, "spec": spec}
+            try:
+                return await self._patch(name, patch)
+            except ApiError as error:
+                if not error.conflict:  # its status is written often; look again
+                    raise
+        raise EngineError(f"{name} is being changed by somebody else all the time; try again")
+
+    async def _patch(self, name: str, patch: dict[str, Any]) -> TorchrunJob:
+        return read_job(await self._open().patch(JOBS, Key(self.namespace, name), patch, msgspec.Raw))
+
+    async def _delete(self, name: str, purge: bool) -> None:
+        job = await self._get(name)
+        client, key, uid = self._open(), Key(self.namespace, name), job.metadata.uid or ""
+        await client.delete(JOBS, key, uid=uid, propagation="Foreground")
+        if not await submitting.gone(client, key, uid, _GONE_SECONDS):
+            raise EngineError(f"{name} is still going after {_GONE_SECONDS:.0f} s; {self.where}")
+        if purge:
+            for claim in await self._claims(name):
+                if _retained(claim):
+                    await client.delete(VOLUME_CLAIMS, claim.metadata.key, uid=claim.metadata.uid)
+
+    def _open(self) -> Client:
+        if self._client is None:
+            self._client = Client(self.access, manager="orchestra-cli", request_seconds=_REQUEST_SECONDS)
+            if self._on_warning is not None:
+                self._client.on_warning = self._on_warning
+        return self._client
+
+    def _do(self, work: Coroutine[Any, Any, A]) -> A:
+        with self._people():
+            return self._bridge.run(work)
+
+    def _iterate(self, batches: AsyncGenerator[Sequence[LogLine], None]) -> Iterator[LogLine]:
+        with self._people():
+            yield from self._bridge.iterate(batches)
+
+    @contextlib.contextmanager
+    def _people(self) -> Iterator[None]:
+        try:
+            yield
+        except KubeError as error:
+            raise told(error, self.access.server) from error
+
+
+def _retained(claim: Claim) -> bool:
+    return (claim.metadata.labels or {}).get(RETAINED_LABEL) == "true"
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A merge patch from one object to another."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        if name not in old:
+            patch[name] = value
+        elif isinstance(value, dict) and isinstance(old[name], dict):
+            inner = difference(old[name], value)
+            patch |= {name: inner} if inner else {}
+        elif value != old[name]:
+            patch[name] = value
+    return patch
