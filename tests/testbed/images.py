@@ -43,7 +43,8 @@ class Symlink:
     target: str
 
 
-# What an image's path holds: text, bytes, a file of this machine (its mode is kept), a link, or None: a folder.
+# What an image's path holds: text, bytes (programs are executable), a file of this machine (its mode is
+# kept), a link, or None: a folder.
 Content = str | bytes | Path | Symlink | None
 
 
@@ -134,9 +135,9 @@ def _add(tar: tarfile.TarFile, path: str, content: Content) -> None:
         case Symlink(target):
             _add_entry(tar, path, tarfile.SYMTYPE, 0o777, link=target)
         case str():
-            _add_file(tar, path, content.encode())
+            _add(tar, path, content.encode())
         case bytes():
-            _add_file(tar, path, content, mode=0o755 if content.startswith(b"\x7fELF") else 0o644)
+            _add_file(tar, path, content, mode=0o755 if content.startswith((b"\x7fELF", b"#!")) else 0o644)
         case Path() if content.is_symlink():
             _add_entry(tar, path, tarfile.SYMTYPE, 0o777, link=str(content.readlink()))
         case Path() if content.is_dir():

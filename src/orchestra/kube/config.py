@@ -165,9 +165,11 @@ def in_cluster(environment: Mapping[str, str] = os.environ, folder: Path = SERVI
 
 def load_kubeconfig(paths: Path | Sequence[Path], *, context: str | None = None) -> Access:
     """One context of one or several kubeconfig files, merged as kubectl does: the first to name a thing wins."""
-    files = [_read(path) for path in ([paths] if isinstance(paths, Path) else paths) if path.exists()]
+    looked = [paths] if isinstance(paths, Path) else paths
+    files = [_read(path) for path in looked if path.exists()]
     if not files:
-        raise ConfigError(f"there is no kubeconfig at {paths}; set KUBECONFIG, or run this in a cluster")
+        places = " or ".join(map(str, looked))
+        raise ConfigError(f"there is no kubeconfig at {places}; set KUBECONFIG, or run this in a cluster")
     wanted = context or next((file.current_context for file in files if file.current_context), "")
     if not wanted:
         raise ConfigError("the kubeconfig has no current-context: choose one with --context")
