@@ -90,7 +90,8 @@ class Installed:
             "numNodes": 2,
             "gpusPerNode": 1,
             "launcher": "none",
-            "command": ["python3", "-c", "import time; time.sleep(15); print('well done')"],
+            "distributed": {"rdzvBackend": "static"},  # no store: this image has no torch
+            "command": ["python3", "-c", "import time; time.sleep(8); print('well done')"],
             "restartPolicy": "Never",
         }
         self.api.create(f"{base}/torchrunqueues", _object("TorchrunQueue", "strict", queue))
