@@ -27,6 +27,7 @@ from .pages import Pages
 from .post_mortem import examine
 from .processes import become_subreaper, descendants, end_all, marked, process_table, reap_children
 from .program import launch_argv
+from .reload import REASON, Reload
 from .result import build_result, write_termination_log
 from .spec import BadSpec, LaunchSpec, read_spec
 from .store import guests, store_port
@@ -75,6 +76,7 @@ class Agent:
         self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
         self._env = worker_environment(self._spec, os.environ, self._marker, name, usable_cores())
         self._pages = Pages(self._spec, self._log, self._marker)
+        self._reload = Reload(self._spec, self._crew, self.say)
         self._set_state("setup")
         try:
             verdict = self._prepare() or self._launch() or self._supervise()
@@ -170,11 +172,13 @@ class Agent:
 
     def _supervise(self) -> Verdict:
         while True:
-            self._turn()
+            self._turn(_TICK_SECONDS / 5 if self._reload.holding else _TICK_SECONDS)
             now = time.monotonic()
             lost = self._parent_lost()
             if lost is not None:
                 return lost
+            if self._changes_code(now):
+                continue
             if self._crew.look_for_results(now) and self._stop is None:
                 # Another node was asked to stop, and the ranks agreed among themselves.
                 self._begin_stop("PeerStopped", tell=False)
@@ -193,6 +197,19 @@ class Agent:
             verdict = verdict or self._check_hang(now)
             if verdict is not None:
                 return verdict
+
+    def _changes_code(self, now: float) -> bool:
+        """Whether new code is on its way, so that ranks that stop mean no end."""
+        assert self._child is not None  # noqa: S101
+        if self._stop is None:
+            self._reload.turn(now)
+        if not self._reload.holding:
+            return False
+        if self._stop is not None or self._child.exit is not None or self._reload.broken():
+            self._reload.give_up("the worker ends", self._stop is not None)
+            return False
+        self._crew.look_for_results(now)
+        return True
 
     def _turn(self, seconds: float = _TICK_SECONDS) -> None:
         """Waits for something to happen, and takes it in."""
@@ -311,7 +328,8 @@ class Agent:
         grace = self._spec.grace_period_seconds
         left = max(0.0, grace - min(1.0, grace / 10))  # the rest is for ending what does not go
         path = self._spec.folder / STOP_FILE
-        reason = str((read_json(path) or {}).get("reason") or reason)
+        written = (read_json(path) or {}).get("reason")
+        reason = str(written) if written and written != REASON else reason
         self._stop = Stop(reason, time.monotonic() + left)
         request = {"reason": reason, "deadline": time.time() + left, "attempt": self._spec.attempt}
         with contextlib.suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,15 @@ class Crew:
         """A shim has connected."""
         self._by_channel[channel] = None
 
-    def tell(self, what: str) -> None:
-        """Sends every running rank's shim an order: `stop`, `stacks` or `end`."""
+    def tell(self, what: str, more: Mapping[str, Any] | None = None) -> None:
+        """Sends every shim with a running or held rank an order."""
         for channel, rank in self._by_channel.items():
-            if rank is not None and rank.running:
-                self.tell_one(channel, what)
+            if rank is not None and (rank.running or rank.held):
+                self.tell_one(channel, what, more)
 
-    def tell_one(self, channel: Channel, what: str) -> None:
-        """Sends one shim an order."""
-        channel.send({"do": what})
+    def tell_one(self, channel: Channel, what: str, more: Mapping[str, Any] | None = None) -> None:
+        """Sends one shim an order: `stop`, `stacks`, `end`, or one of a hot reload."""
+        channel.send({"do": what, **(more or {})})
         channel.flush()
 
     def hear(self, channel: Channel) -> str | None:
@@ -75,6 +75,10 @@ class Crew:
             return "hello"
         if kind == "started" and rank is not None:
             rank.main_pid = message["main"]
+        elif kind == "preloaded" and rank is not None:
+            rank.preloaded = (bool(message["ready"]), str(message["reason"]))
+        elif kind == "running" and rank is not None:
+            rank.running_at = float(message["time"])
         elif kind == "exit" and rank is not None:
             rank.take_exit(message)
             self._look_at(rank, time.monotonic())
@@ -91,8 +95,13 @@ class Crew:
             launcher_pid=hello["launcherPid"],
             local_world_size=hello["localWorldSize"],
             watch=Watch(time.monotonic()),
+            generation=int(hello.get("generation", 0)),
         )
-        if self.round.join(rank):
+        before = max((one.generation for one in self.round.ranks), default=rank.generation)
+        new = self.round.join(rank)
+        if new and rank.generation > before:
+            self._announce(f"ranks start again with new code (generation {rank.generation})")
+        elif new:
             failure = self.round.last_failure
             why = f"rank {failure.rank} failed: {failure.reason}, {failure.message}" if failure else "the nodes changed"
             self._announce(f"ranks start again (restart {rank.round}): {why}")

@@ -17,6 +17,8 @@ FLIGHT = "flight"
 """Folder of NCCL's flight records."""
 SOCKET = "ORCHESTRA_AGENT_SOCKET"
 FOLDER = "ORCHESTRA_FOLDER"
+GENERATION = "generation.json"
+"""Which code the ranks run after a hot reload, and where it lies."""
 LOCAL_RANK_WORD = "ORCHESTRA_LOCAL_RANK_WORD"
 _CGROUP = Path("/sys/fs/cgroup")
 

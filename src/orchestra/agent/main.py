@@ -22,6 +22,10 @@ def main(words: list[str], agent_file: str) -> int:
     if len(words) > 1 and words[0] == "rank":
         from .shim import run_rank  # the shim starts in a few milliseconds: it loads no HTTP server
 
-        return run_rank(words[2:] if words[1] == "--" else words[1:])
+        return run_rank(words[2:] if words[1] == "--" else words[1:], agent_file)
+    if len(words) > 1 and words[0] == "preload":
+        from .preload import wait_and_run
+
+        return wait_and_run(int(words[1]), words[2:])
     print(_USAGE, file=sys.stderr)
     return 2

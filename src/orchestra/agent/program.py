@@ -37,6 +37,22 @@ def with_local_rank(program: list[str], local_rank: int) -> list[str]:
     return [*program[:end], f"--local_rank={local_rank}", *program[end:]]
 
 
+def python_words(program: list[str]) -> tuple[list[str], list[str]] | None:
+    """A Python program taken apart: the interpreter with its switches, and `script args` or `-m module args`.
+
+    None where it is something else: another program, `-c`, a script from standard input.
+    """
+    if not _PYTHON.match(PurePosixPath(program[0]).name):
+        return None
+    position = 1
+    while position < len(program) and program[position].startswith("-") and program[position] != "-m":
+        if program[position] in ("-c", "-"):
+            return None
+        position += 2 if program[position] in _SWITCH_WITH_VALUE else 1
+    rest = program[position:]
+    return (program[:position], rest) if len(rest) > (rest[:1] == ["-m"]) else None
+
+
 def script_end(program: list[str]) -> int:
     """Index of the first word that is the script's own."""
     if not _PYTHON.match(PurePosixPath(program[0]).name):

@@ -41,6 +41,13 @@ class Rank:
     result_seen: float = 0.0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL * 2))
+    held: bool = False
+    """It stopped for new code; its shim waits."""
+    generation: int = 0
+    preloaded: tuple[bool, str] | None = None
+    """Whether its successor is ready, and why not; None while nobody has asked or it is not known yet."""
+    running_at: float | None = None
+    """When its code began, if a preloader became it."""
     stacks: list[str] | None = None
     """Filled from the moment the agent asked for stacks."""
 
@@ -66,7 +73,7 @@ class Rank:
         """The shim's last word."""
         self.how, self.exit, self.ended = record["how"], record["exit"], record["ended"]
         self.cleared, self.stop_requested = record["cleared"], record["stopRequested"]
-        self.error_file = record["error"]
+        self.error_file, self.held = record["error"], bool(record.get("held"))
 
     def take_line(self, stream: str, text: str) -> None:
         """A line of its output."""
@@ -78,6 +85,8 @@ class Rank:
 
     def failure(self) -> Failure | None:
         """Why it failed; None if it did not, or fell with another."""
+        if self.held:
+            return None  # it stopped for new code, however its exit code looks
         if self.running or self.cleared or self.result is not None or self.how == "notStarted" or self.exit == 0:
             return None
         if self.stop_requested and self.exit == -signal.SIGTERM:

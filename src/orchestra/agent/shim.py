@@ -8,6 +8,7 @@ session of its own, so that what a launcher sends to the shim's process group ne
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from .channel import HIGH_WATER, connect
-from .environment import FOLDER, LOCAL_RANK_WORD, SOCKET
-from .files import remove, write_json
+from .environment import FOLDER, GENERATION, LOCAL_RANK_WORD, SOCKET
+from .files import read_json, remove, write_json
 from .lines import LineSplitter
+from .preloader import Preloader
 from .processes import (
     become_subreaper,
     behind_shells,
@@ -37,13 +39,16 @@ RANK_FILES = ("progress.json", "result.json", "exit.json")
 _LAUNCHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _CLEARED_EXIT = 143
 _CHUNK = 64 * 1024
+_GENERATION_STEP = 1000
+"""Added to torchrun's restart count for each generation: what ranks keep in a shared store is named by that count."""
 
 
 class Shim:
     """Runs one rank. One instance a process."""
 
-    def __init__(self, program: list[str], env: Mapping[str, str]) -> None:
+    def __init__(self, program: list[str], env: Mapping[str, str], agent_file: str = "") -> None:
         """Reads identity from the launcher's environment."""
+        self._agent_file = agent_file
         self._local_rank = int(env.get("LOCAL_RANK", "0"))
         self._rank = int(env.get("RANK") or env.get("ORCHESTRA_NODE") or "0")
         self._program = with_local_rank(program, self._local_rank) if env.get(LOCAL_RANK_WORD) else program
@@ -65,6 +70,10 @@ class Shim:
         self._main: int | None = None
         self._exit: int | None = None
         self._cleared = False
+        self._holding = False
+        self._next: dict[str, Any] | None = None
+        self._preloader: Preloader | None = None
+        self._generation: dict[str, Any] = read_json(Path(env[FOLDER]) / GENERATION) or {}
         self._started = time.time()
         self._selector = selectors.DefaultSelector()
 
@@ -78,33 +87,119 @@ class Shim:
             self._channel = connect(self._env[SOCKET])
         except OSError:
             return 1  # the agent is gone, and with it the worker
+        while True:
+            how = self._generation_to_its_end()
+            if how != "ended" or not self._holds():
+                return self._finish(how)
+            self._finish(how, held=True)
+            if not self._wait_for_orders():
+                return 0
+
+    def _generation_to_its_end(self) -> str:
+        """One run of the program, from hello to its exit."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for name in RANK_FILES:  # of an earlier round or attempt
             remove(self._folder / name)
-        self._channel.send({"kind": "hello", **self._identity, "time": self._started})
+        hello = {**self._identity, "time": self._started, "generation": self._generation.get("generation", 0)}
+        self._channel.send({"kind": "hello", **hello})
         self._channel.flush()
         if self._stop_requested():
-            return self._finish("notStarted")
+            return "notStarted"
         error = self._start()
         if error:
             self._channel.send_line("e", time.time(), error)
-            return self._finish("notFound")
+            return "notFound"
         self._live()
-        return self._finish("ended")
+        return "ended"
 
-    def _start(self) -> str:
-        """Starts the rank's main process. Returns why it could not be started, else nothing."""
+    # --- hot reload: the shim stays, and its rank is started anew ------------------------------------------------
+
+    def _holds(self) -> bool:
+        """Whether the rank stopped for new code, which comes next."""
+        result = read_json(self._folder / "result.json") or {}
+        return self._holding and not self._cleared and (self._stop_requested() or result.get("state") == "stopped")
+
+    def _wait_for_orders(self) -> bool:
+        """After the stop: True with new code, False when the worker ends instead."""
+        reading = selectors.EVENT_READ
+        while self._holding and not self._cleared and not self._channel.closed and self._next is None:
+            self._channel.flush()
+            wanted = reading | (selectors.EVENT_WRITE if self._channel.unsent else 0)
+            self._selector.modify(self._channel, wanted, self._hear_agent)
+            for key, _ in self._selector.select(timeout=1.0):
+                key.data(key.fd)
+            self._reap()
+        if self._next is None or self._cleared or self._channel.closed:
+            return False
+        self._generation, self._next, self._holding = self._next, None, False
+        self._identity["id"], self._started, self._exit = os.urandom(16).hex(), time.time(), None
+        self._selector.unregister(self._channel)
+        return True
+
+    def _preload(self) -> None:
+        """Has a process ready that becomes the next generation's rank."""
+        if self._preloader is None:
+            made = Preloader(self._program, self._agent_file, self._rank_env(), _tie_to_shim)
+            if made.answers >= 0:
+                self._selector.register(made.answers, selectors.EVENT_READ, lambda fd: self._hear_preloader(made, fd))
+            self._preloader = made
+        if self._preloader.ready is not None:
+            self._tell_preloaded(self._preloader)
+
+    def _tell_preloaded(self, preloader: Preloader) -> None:
+        self._channel.send({"kind": "preloaded", "ready": preloader.ready, "reason": preloader.reason})
+
+    def _hear_preloader(self, preloader: Preloader, number: int) -> None:
+        waiting = preloader.ready is None
+        for message in preloader.hear():
+            if "running" in message:
+                self._channel.send({"kind": "running", "time": message["running"]})
+        if preloader.answers < 0:
+            self._selector.unregister(number)
+        if waiting and preloader.ready is not None and preloader is self._preloader:
+            self._tell_preloaded(preloader)
+
+    def _waiting_pid(self) -> int | None:
+        return self._preloader.pid if self._preloader is not None else None
+
+    def _start_preloaded(self, env: dict[str, str]) -> tuple[int, Any, Any] | None:
+        preloader = self._preloader
+        if preloader is None:
+            return None
+        became = preloader.go(self._generation.get("workingDir") or ".", env)
+        if became is None:
+            preloader.dismiss()
+        self._preloader = None  # the next one is started when somebody asks for it
+        return became
+
+    # --- the rank ------------------------------------------------------------------------------------------------
+
+    def _rank_env(self) -> dict[str, str]:
         env = dict(self._env)
         env.pop(SOCKET)
+        generation = int(self._generation.get("generation", 0))
+        if generation and env.get("TORCHELASTIC_RESTART_COUNT"):
+            count = int(env["TORCHELASTIC_RESTART_COUNT"]) + generation * _GENERATION_STEP
+            env["TORCHELASTIC_RESTART_COUNT"] = str(count)
         env["ORCHESTRA_RANK_DIR"] = str(self._folder)
         env["ORCHESTRA_PROGRESS_FILE"] = str(self._folder / "progress.json")
         env["ORCHESTRA_RESULT_FILE"] = str(self._folder / "result.json")
+        return env
+
+    def _start(self) -> str:
+        """Starts the rank's main process. Returns why it could not be started, else nothing."""
+        env = self._rank_env()
         if env.get("TORCHELASTIC_ERROR_FILE"):
             remove(Path(env["TORCHELASTIC_ERROR_FILE"]))
+        preloaded = self._start_preloaded(env)
+        if preloaded is not None:
+            self._adopt(*preloaded)
+            return ""
         try:
             process = subprocess.Popen(
                 self._program,
                 env=env,
+                cwd=self._generation.get("workingDir"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -115,9 +210,13 @@ class Shim:
             self._exit = 127 if isinstance(error, FileNotFoundError) else 126
             return f"cannot start {self._program[0]}: {error.strerror}"
         process.returncode = 0  # reaped here, with all others: Popen must not look for it
-        self._main = process.pid
-        for stream, name in ((process.stdout, "o"), (process.stderr, "e")):
-            assert stream is not None  # noqa: S101
+        self._adopt(process.pid, process.stdout, process.stderr)
+        return ""
+
+    def _adopt(self, pid: int, out: Any, err: Any) -> None:
+        """The process is the rank from now on."""
+        self._main = pid
+        for stream, name in ((out, "o"), (err, "e")):
             number = os.dup(stream.fileno())
             stream.close()
             os.set_blocking(number, False)
@@ -125,7 +224,6 @@ class Shim:
             self._splitters[number] = LineSplitter()
             self._selector.register(number, selectors.EVENT_READ, self._read)
         self._channel.send({"kind": "started", "main": self._main})
-        return ""
 
     def _live(self) -> None:
         reading = selectors.EVENT_READ
@@ -161,7 +259,15 @@ class Shim:
             elif message == b'J{"do": "stacks"}':
                 self._signal(signal.SIGABRT)
             elif message == b'J{"do": "end"}':
-                self._end_rank()
+                self._end_rank(self._waiting_pid() if self._holding else None)
+            elif message == b'J{"do": "hold"}':
+                self._holding = True
+            elif message == b'J{"do": "release"}':
+                self._holding = False
+            elif message == b'J{"do": "preload"}':
+                self._preload()
+            elif message.startswith(b'J{"do": "start"'):
+                self._next = json.loads(message[1:].decode())
         if self._channel.closed:
             self._end_rank()
 
@@ -173,6 +279,7 @@ class Shim:
             # nothing to wait for. With one, the rank already knows and is saving.
             if any(signal_number in received for signal_number in _LAUNCHER_SIGNALS) and not self._stop_requested():
                 self._cleared = self._exit is None
+                self._holding = False
                 self._end_rank()
 
     def _watch_signals(self) -> None:
@@ -200,13 +307,16 @@ class Shim:
         for pid, code in reap_children().items():
             if pid == self._main:
                 self._exit = code
+            elif self._preloader is not None and pid == self._preloader.pid:
+                self._preloader.died()
 
-    def _end_rank(self) -> None:
-        end_all(_below, 5.0, self._reap)
+    def _end_rank(self, but: int | None = None) -> None:
+        end_all(lambda: _below() - {but}, 5.0, self._reap)
 
-    def _finish(self, how: str) -> int:
+    def _finish(self, how: str, held: bool = False) -> int:
+        """Ends what is left of the rank and tells the agent. `held`: the shim and its preloader stay."""
         ended = time.time()
-        self._end_rank()
+        self._end_rank(self._waiting_pid() if held else None)
         deadline = time.monotonic() + 1.0
         while set(self._streams) & set(self._selector.get_map()) and time.monotonic() < deadline:
             open_streams = [number for number in self._streams if number in self._selector.get_map()]
@@ -216,6 +326,11 @@ class Shim:
         for number, splitter in self._splitters.items():
             for line in splitter.flush():
                 self._channel.send_line(self._streams[number], time.time(), line)
+        for number in self._streams:
+            if number in self._selector.get_map():
+                self._selector.unregister(number)
+            os.close(number)
+        self._streams, self._splitters = {}, {}
         stopping = self._stop_requested()
         record = {
             **self._identity,
@@ -226,6 +341,7 @@ class Shim:
             "cleared": self._cleared,
             "stopRequested": stopping,
             "error": self._error_file(),
+            "held": held,
         }
         with contextlib.suppress(OSError):  # a full disk must not hide the exit
             write_json(self._folder / "exit.json", record)
@@ -257,6 +373,6 @@ def _tie_to_shim() -> None:
     die_with_parent(signal.SIGKILL)
 
 
-def run_rank(program: list[str]) -> int:
+def run_rank(program: list[str], agent_file: str) -> int:
     """`agent.pyz rank -- PROGRAM...`."""
-    return Shim(program, os.environ).run()
+    return Shim(program, os.environ, agent_file).run()

@@ -11,7 +11,19 @@ import shutil
 import zipfile
 from pathlib import Path
 
-_OF_SHIM = ("channel", "environment", "files", "lines", "main", "processes", "program", "shim", "__init__")
+_OF_SHIM = (
+    "channel",
+    "environment",
+    "files",
+    "lines",
+    "main",
+    "preload",
+    "preloader",
+    "processes",
+    "program",
+    "shim",
+    "__init__",
+)
 
 
 def unpack(agent_file: str, target: Path) -> str:

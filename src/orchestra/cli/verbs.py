@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "logs": "show the ranks' output",
     "events": "show what happened to a job",
     "why": "say why a job is where it is",
+    "sync": "bring this folder's changes into a running job",
     "diff": "show what changed in this folder since a job's snapshot",
     "suspend": "save, stop and free the slots",
     "resume": "go on from the last checkpoint",

@@ -141,8 +141,17 @@ class Codes:
         if standing is not None and standing.name.startswith(f"{id}-"):
             return standing
         staged = self.prepare(id, job, folder)
+        self.bring_home(job, folder)
+        self.link_home(staged.tree, job, folder)
         flip(job.code, staged, keep=_ALL)
         return staged.tree
+
+    def link_home(self, tree: Path, job: JobFolder, folder: Path) -> None:
+        """Links what came home from an earlier tree into this one."""
+        for path in _read(job).home:
+            if (folder / path).exists() and not os.path.lexists(tree / path):
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                (tree / path).symlink_to(folder / path)
 
     def prepare(self, id: str, job: JobFolder, folder: Path) -> Applied:
         """Builds a tree beside the one in use, or finds it; `sync.apply.flip` makes it the current one."""

@@ -26,6 +26,7 @@ from orchestra.local.home import Home
 from orchestra.local.logs import read_logs
 from orchestra.local.machine import LOCAL_QUEUE, Machine
 from orchestra.local.recover import recover, supervised
+from orchestra.local.reload import Reloaded, first_report
 from orchestra.local.store import Record, Row, Store
 from orchestra.local.submitted_code import forget_code, with_code
 from orchestra.local.why import causes
@@ -146,6 +147,26 @@ class LocalEngine:
             self._supervise(record)
         return self.get(meta.name)
 
+    def sync(self, name: str, include: list[str] | None = None) -> Reloaded | None:
+        """Brings the folder's changes into a running job and waits until all workers have them, or none.
+
+        None where nothing has changed. A job that does not run yet, or is suspended, starts on the new code.
+        """
+        from orchestra.local.sync import sync
+
+        return sync(self.home, self.store, self._active_or_suspended(name), include or [])
+
+    def preload(self, name: str) -> Reloaded | None:
+        """Has the next generation's processes ready, so that the next `sync` is quick."""
+        from orchestra.local.sync import preload
+
+        return preload(self.home, self._active_or_suspended(name))
+
+    def stepped_at(self, name: str) -> float | None:
+        """When rank 0 first reported a step since it was last started; None as long as it has not."""
+        record = self._find(name).record
+        return first_report(self.home.job(name, record.uid).node(0))
+
     def suspend(self, name: str) -> TorchrunJob:
         """Asks for a checkpoint and a stop."""
         row = self._active(name, "suspended")
@@ -205,6 +226,10 @@ class LocalEngine:
             guess = nearest(name, [one.record.name for one in self.store.rows()])
             raise NotFound(f"there is no job {name} here" + (f"; did you mean {guess}?" if guess else ""))
         return row
+
+    def _active_or_suspended(self, name: str) -> Row:
+        row = self._find(name)
+        return row if status.status_of(row.record.job).phase == "Suspended" else self._active(name, "given new code")
 
     def _active(self, name: str, done: str) -> Row:
         row = self._find(name)

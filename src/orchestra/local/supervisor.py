@@ -24,6 +24,7 @@ from orchestra.local.code import Codes
 from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
+from orchestra.local.reload import Reload, Reloaded, answered_generation, read_request, write_answer
 from orchestra.local.slots import Claim, Grant, Need, judge, need_of
 from orchestra.local.store import Desired, SlotClaim, Store
 from orchestra.local.submitted_code import snapshot_of
@@ -35,6 +36,7 @@ _TICK = 0.1
 _PROGRESS_EVERY = 1.0
 _LAST_WORDS = 5.0  # how long the other nodes may take to tell why they failed too
 _LOSSES_KEPT = 60
+_RELOADED = "Reloaded"
 _KILL_MARGIN = 5.0  # what an agent may need beyond the grace period
 
 
@@ -51,6 +53,7 @@ class Supervisor:
         self.folder = home.job(self.record.name, uid)
         self.machine = Machine.here()
         self.told_to_stop = False
+        self.generation = answered_generation(self.folder)
 
     # ---- the life of a job
 
@@ -86,6 +89,8 @@ class Supervisor:
         checkpoint_before = self._checkpoint_step()
         outcome, asked = self._attempt(made, gpus)
         self.store.release(self.record.uid)
+        if asked == _RELOADED and outcome.state != "done":
+            return True
         if asked is not None or outcome.state == "done":
             self._rest(outcome, asked)
             return False
@@ -185,6 +190,13 @@ class Supervisor:
 
     def _stand_up(self) -> str | None:
         """The tree that this attempt runs in; None: the user's folder itself."""
+        request = read_request(self.folder, self.generation)
+        if request is not None:  # asked for while the job waited
+            self.generation = request.generation
+            if request.snapshot:
+                self._job(request.on(self.record.job))
+            message = "the job starts on the new code"
+            write_answer(self.folder, Reloaded(generation=request.generation, state="restarted", message=message))
         snapshot = snapshot_of(self.record.job)
         if snapshot is None:
             return None
@@ -219,12 +231,31 @@ class Supervisor:
                 kill_at = now + _LAST_WORDS  # one node has fallen: the others follow or are ended
             if kill_at is not None and now > kill_at:
                 agents.kill()
+            if asked is None and kill_at is None and self._new_code(agents, made):
+                asked = _RELOADED
+                agents.stop()
+                kill_at = time.monotonic() + (made.lifecycle.grace_period_seconds or 0) + _KILL_MARGIN
             if now >= next_progress:
                 next_progress = now + _PROGRESS_EVERY
                 self._show_progress(agents)
             time.sleep(_TICK)
         self._show_last_progress(agents)
         return asked
+
+    def _new_code(self, agents: Agents, made: Plan) -> bool:
+        """Carries out a request for new code. Returns whether all workers have to be started anew for it."""
+        request = read_request(self.folder, self.generation)
+        if request is None:
+            return False
+        self.generation = request.generation
+        change = Reload(agents, request, made.lifecycle.grace_period_seconds or 0, lambda: self._asked() is None)
+        answer = change.carry_out(Codes(self.home), self.folder, Path(self.record.folder))
+        if answer.changed:
+            self._job(request.on(self.record.job))
+        if answer.state != "preloaded":
+            self._event("Normal" if answer.changed else "Warning", *answer.told)
+        write_answer(self.folder, answer)
+        return answer.state == "restarted"
 
     def _fell(self, agents: Agents) -> bool:
         """Whether a node has ended otherwise than by being done: one that is done early just waits for the others."""

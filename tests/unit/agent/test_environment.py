@@ -9,7 +9,7 @@ import pytest
 
 from orchestra.agent import environment
 from orchestra.agent.environment import worker_environment
-from orchestra.agent.program import launch_argv, with_local_rank
+from orchestra.agent.program import launch_argv, python_words, with_local_rank
 from orchestra.agent.ranks import Round
 from orchestra.agent.report import metrics, progress_report
 from orchestra.agent.spec import BadSpec, LaunchSpec, parse_spec
@@ -111,3 +111,13 @@ def test_the_kernels_count_of_memory_kills_and_the_quota_of_both_versions(
     assert environment.usable_cores() == 1
     (tmp_path / "own" / "cpu.max").write_text("max 100000\n")
     assert environment.usable_cores() >= 1
+
+
+def test_a_python_program_is_taken_apart_for_its_successor() -> None:
+    assert python_words(["python3", "-u", "train.py", "--lr", "1"]) == (["python3", "-u"], ["train.py", "--lr", "1"])
+    assert python_words(["/opt/bin/python", "-X", "dev", "-m", "pkg", "x"]) == (
+        ["/opt/bin/python", "-X", "dev"],
+        ["-m", "pkg", "x"],
+    )
+    for other in (["sh", "-c", "x"], ["python", "-c", "x"], ["python"], ["python", "-m"], ["python", "-"]):
+        assert python_words(other) is None
