@@ -40,12 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when the job runs the folder's code, 1 when it was refused."""
-    from orchestra.cli.engines import choose_job
+    from orchestra.api.engine import EngineError
+    from orchestra.cli.engines import choose
     from orchestra.local.engine import LocalEngine
     from orchestra.plan.status import status_of
 
-    engine = LocalEngine()
-    name = choose_job(args, engine)
+    engine, name = choose(args)
+    if not isinstance(engine, LocalEngine):
+        raise EngineError(
+            f"{name} runs on {engine.where}: new code for a running job works on this machine only so far"
+        )
     progress = status_of(engine.get(name)).progress
     if status_of(engine.get(name)).phase == "Running" and (progress is None or progress.step is None):
         print(f"{name} reports no steps: it restarts from its own last checkpoint, if it writes any", file=sys.stderr)
