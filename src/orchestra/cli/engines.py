@@ -90,8 +90,14 @@ def _where_it_runs(args: argparse.Namespace, wanted: str) -> tuple[Engine, str]:
     engine: Engine = local if local is not None and newest is not None and newest is on_machine else cluster
     name = newest.metadata.name if newest is not None else wanted
     if name:
-        print(f"{name}: {engine.where}", file=sys.stderr)
+        other = " (another folder has one on this machine: --local)" if _elsewhere(local, newest, wanted) else ""
+        print(f"{name}: {engine.where}{other}", file=sys.stderr)
     return engine, name
+
+
+def _elsewhere(local: Engine | None, newest: TorchrunJob | None, wanted: str) -> bool:
+    """Whether the job may well be meant that another folder submitted to this machine."""
+    return local is not None and newest is None and any(job.metadata.name == wanted for job in local.jobs())
 
 
 def _on_this_machine(wanted: str, folder: Path) -> tuple[Engine | None, TorchrunJob | None]:

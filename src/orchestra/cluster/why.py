@@ -16,6 +16,10 @@ from orchestra.plan.queues import SHARED_NAMESPACE
 _ORDER = ("queue", "gang", "nodes", "volumes", "image", "container", "rank", "job")
 _UNHEARD_SECONDS = 10.0
 
+# Reasons that the operator gives; a test compares them with its own.
+QUEUE_LIMIT, NEVER_FITS = "QueueLimit", "NeverFits"
+QUOTA_EXCEEDED, GANG_RELEASED, HALF_GANG = "QuotaExceeded", "GangReleased", "HalfGang"
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -58,13 +62,13 @@ def _causes(seen: Observed) -> list[Cause]:
         case "Succeeded":
             return [Cause("job", message or "it is done")]
         case "Queued":
-            return [_queued(seen, message)]
+            return [_queued(seen, said.reason if said else "", message), *_before(seen)]
         case "Pending":
             return [*_pending(seen), *_before(seen)]
         case "Running" if len(seen.pods) and all(pod.status.phase == "Running" for pod in seen.pods):
             return [Cause("job", _progress(seen, message)), *_before(seen)]
         case _:
-            waiting = [*_not_created(seen), *why_pods.causes(seen)]
+            waiting = [*_half_gang(seen), *why_pods.causes(seen)]
             return [*(waiting or [Cause("job", message or f"it is {current.phase}")]), *_before(seen)]
 
 
@@ -120,7 +124,7 @@ def _pending(seen: Observed) -> list[Cause]:
     left = (status.seconds_of(budget.not_before) or 0.0) - seen.now if budget else 0.0
     if left > 0:
         return [Cause("job", f"it starts again in {left:.0f} s")]
-    return [*_not_created(seen), Cause("job", message or "its operator is about to start it")][:1]
+    return [Cause("job", f"{reason}: {message}" if message else "its operator is about to start it")]
 
 
 def _no_queue(seen: Observed) -> Cause:
@@ -133,28 +137,27 @@ def _no_queue(seen: Observed) -> Cause:
     return Cause("queue", text, f"{mend}kubectl apply -f the queue's file: the job starts when it appears")
 
 
-def _queued(seen: Observed, message: str) -> Cause:
-    """The line of its queue, in numbers, as far as this namespace's jobs show them."""
-    job, wanted = seen.job, seen.job.spec.job_queue
-    queue = next((one for one in seen.queues if one.metadata.name == wanted), None)
+def _queued(seen: Observed, reason: str, message: str) -> Cause:
+    """The operator's own words have the numbers; who could make room is added."""
+    if reason == QUOTA_EXCEEDED:
+        text = f"the quota of namespace {seen.namespace} is too small: {message}"
+        return Cause(
+            "queue", text, f"ask for less, or have it raised: kubectl -n {seen.namespace} describe resourcequota"
+        )
+    if reason == GANG_RELEASED:
+        return Cause("gang", message, "ask for fewer nodes, wait, or give the queue a gang scheduler (scheduling.gang)")
+    if reason == NEVER_FITS:
+        return Cause("queue", message)
+    if reason != QUEUE_LIMIT:  # the API server refuses its pods
+        return Cause(
+            "job", f"{reason}: {message}", f"kubectl -n {seen.namespace} describe torchrunjob {seen.job.metadata.name}"
+        )
+    wanted = seen.job.spec.job_queue
     mine = [other for other in seen.others if other.spec.job_queue == wanted]
     holding = [other for other in mine if status.status_of(other).phase in ("Running", "Provisioning")]
-    born = job.metadata.creation_timestamp or ""
-    ahead = [
-        other.metadata.name
-        for other in mine
-        if status.status_of(other).phase == "Queued" and (other.metadata.creation_timestamp or "") < born
-    ]
-    parts = [message or "it waits in the line of its queue"]
-    if queue is not None and queue.spec.resources.gpu.limit.whole >= 0:
-        used = f"{queue.status.gpus.used}" if queue.status and queue.status.gpus else "unknown"
-        parts.append(f"queue {wanted} may use {queue.spec.resources.gpu.limit} GPUs, in use: {used}")
-    if holding:
-        parts.append("held by " + ", ".join(f"{one.metadata.name} ({_gpus(one)})" for one in holding))
-    if ahead:
-        parts.append(f"waiting before it: {', '.join(ahead)}")
+    held = ", ".join(f"{one.metadata.name} ({_gpus(one)})" for one in holding)
     mend = f"orchestra suspend {holding[0].metadata.name}, or wait" if holding else ""
-    return Cause("queue", "; ".join(parts), mend)
+    return Cause("queue", f"{message}; GPUs are held by {held}" if held else message, mend)
 
 
 def _gpus(job: TorchrunJob) -> str:
@@ -162,21 +165,12 @@ def _gpus(job: TorchrunJob) -> str:
     return "?" if gpus is None else str(gpus)
 
 
-def _not_created(seen: Observed) -> list[Cause]:
-    """The API server refuses its pods or other objects: told by the operator's last warning about it."""
-    current = status.status_of(seen.job)
-    made = next((one for one in current.conditions if one.type == "Created"), None)
-    if made is None or made.status == "True" or seen.pods:
+def _half_gang(seen: Observed) -> list[Cause]:
+    """Some of its workers hold nodes while others find none, and nobody places them at once."""
+    found = next((one for one in status.status_of(seen.job).conditions if one.type == "Scheduled"), None)
+    if found is None or found.status == "True" or found.reason != HALF_GANG:
         return []
-    about = [one for one in seen.events if one.involved_object.uid == seen.job.metadata.uid]
-    refused = [one for one in about if one.reason in ("CreateFailed", "NameTaken")]
-    if not refused:
-        return []
-    last = max(refused, key=lambda one: one.time)
-    if "exceeded quota" in last.message:
-        text = f"the quota of namespace {seen.namespace} is too small: {last.message}"
-        return [Cause("queue", text, f"kubectl -n {seen.namespace} describe resourcequota")]
-    return [Cause("job", f"{last.reason}: {last.message}")]
+    return [Cause("gang", found.message, "it gives its places back after lifecycle.gangTimeoutSeconds and tries again")]
 
 
 def _progress(seen: Observed, message: str) -> str:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import msgspec
 import pytest
 
 from builders import a_job, a_queue
-from orchestra.api.base import from_builtins, to_builtins
 from orchestra.api.engine import Cause
 from orchestra.api.job import Failure, RestartBudget, TorchrunJob
-from orchestra.api.queue import TorchrunQueue
+from orchestra.api.kubernetes import Condition
 from orchestra.cluster.kinds import Claim, ClusterEvent, Node, Pod
-from orchestra.cluster.why import Observed, causes
+from orchestra.cluster.why import (
+    GANG_RELEASED,
+    HALF_GANG,
+    NEVER_FITS,
+    QUEUE_LIMIT,
+    QUOTA_EXCEEDED,
+    Observed,
+    causes,
+)
+from orchestra.operator import half_gangs, placement, quotas
+from orchestra.operator.queueing import line
 from orchestra.plan import status
 
 NOW = 1_800_000_000.0
@@ -89,19 +99,35 @@ def test_a_queue_that_is_missing_is_named_with_those_there_are() -> None:
     assert "did you mean" not in cause.mend
 
 
-def test_the_line_of_a_queue_in_numbers() -> None:
-    body = to_builtins(a_queue("queue", resources={"gpu": {"limit": 24}}))
-    queue = from_builtins(body | {"status": {"gpus": {"used": 16, "quota": -1}}}, TorchrunQueue)
+def test_the_line_of_a_queue_in_numbers_and_who_could_make_room() -> None:
     holder = status.with_status(status.in_phase(a_job("holder"), "Running", "r", "m", NOW), gpus=16)
-    ahead = status.in_phase(a_job("ahead"), "Queued", "r", "m", NOW)
-    ahead = msgspec.structs.replace(
-        ahead, metadata=msgspec.structs.replace(ahead.metadata, creation_timestamp=status.timestamp(NOW - 90))
-    )
-    (cause,) = why(job_in("Queued", "QueueLimit", "2nd in line"), queues=(queue,), others=(holder, ahead))
-    assert cause.message == (
-        "2nd in line; queue queue may use 24 GPUs, in use: 16; held by holder (16); waiting before it: ahead"
-    )
+    line = "number 2 in the line of queue queue: wants 16 GPUs, 16 of 24 GPUs are in use; ahead: other"
+    (cause,) = why(job_in("Queued", "QueueLimit", line), others=(holder,))
+    assert (cause.about, cause.message) == ("queue", f"{line}; GPUs are held by holder (16)")
     assert cause.mend == "orchestra suspend holder, or wait"
+
+
+def test_other_reasons_to_wait_keep_the_operators_words() -> None:
+    short = "quota small: requests.nvidia.com/gpu: the job needs 16, 8 of 16 are used"
+    (cause,) = why(job_in("Queued", "QuotaExceeded", short))
+    assert (cause.about, short in cause.message) == ("queue", True)
+    assert cause.mend.endswith("kubectl -n team describe resourcequota")
+    assert [one.about for one in why(job_in("Queued", "GangReleased", "gave its places back"))] == ["gang"]
+    assert [one.about for one in why(job_in("Queued", "NeverFits", "can never fit"))] == ["queue"]
+    (cause,) = why(job_in("Queued", "PodSecurity", "violates PodSecurity restricted"))
+    assert (cause.about, cause.message) == ("job", "PodSecurity: violates PodSecurity restricted")
+    job = job_in("Provisioning")
+    half = Condition("Scheduled", "False", "HalfGang", "1 of 2 workers have a node", status.timestamp(NOW))
+    job = status.with_status(job, conditions=[*status.status_of(job).conditions, half])
+    pods = (a_pod(0, phase="Running"), a_pod(1, unscheduled=NO_GPUS))
+    assert [one.about for one in why(job, pods=pods)] == ["gang", "nodes"]
+
+
+def test_the_reasons_are_those_that_the_operator_gives() -> None:
+    assert (half_gangs.RELEASED, placement.HALF, quotas.EXCEEDED) == (GANG_RELEASED, HALF_GANG, QUOTA_EXCEEDED)
+    told = inspect.getsource(line)
+    assert f'"{QUEUE_LIMIT}"' in told
+    assert f'"{NEVER_FITS}"' in told
 
 
 def test_no_node_fits_with_each_nodes_numbers() -> None:
@@ -186,21 +212,6 @@ def test_a_secret_that_is_missing_comes_with_the_command_that_makes_it() -> None
         'train-0: CreateContainerConfigError: secret "wandb" not found',
     )
     assert cause.mend == "kubectl -n team create secret generic wandb --from-literal=KEY=VALUE"
-
-
-def test_a_quota_of_the_namespace_comes_with_its_numbers() -> None:
-    job = job_in("Provisioning")
-    condition = {"type": "Created", "status": "False", "reason": "Creating", "message": "m",
-                 "lastTransitionTime": status.timestamp(NOW)}  # fmt: skip
-    conditions = [
-        *status.status_of(job).conditions,
-        from_builtins(condition, type(status.status_of(job).conditions[0])),
-    ]
-    job = status.with_status(job, conditions=conditions)
-    said = "pods train-1 is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1"
-    (cause,) = why(job, events=(a_warning("job-uid", "CreateFailed", said),))
-    assert cause.about == "queue"
-    assert "used: pods=1, limited: pods=1" in cause.message
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 
 from orchestra.cli import exit_codes
@@ -73,8 +74,12 @@ def run(args: argparse.Namespace) -> int:
     since = time.time() - args.since if args.since is not None else None
     query = LogQuery(args.follow, args.rank, since, args.tail, args.grep)
     level = re.compile(_LEVELS[args.level]) if args.level else None
+    shown = False
     for line in engine.logs(name, query):
+        shown = True
         if level is None or level.search(line.text):
             stamp = f"{clock(line.time)} " if args.timestamps else ""
             print(f"{stamp}{paint.source(line.source)} {line.text}", flush=args.follow)
+    if not shown:
+        print(f"{name} has no such lines now; {args.program} status {name} tells where it stands", file=sys.stderr)
     return exit_codes.OK

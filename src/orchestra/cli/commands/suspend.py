@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     job = wait_for_rest(engine, name)
     said = phase_condition(job)
     phase = job.status.phase if job.status else None
-    print(f"{name} is {phase}: {said.message if said else ''}")
+    gpus = job.status.gpus if job.status and phase == "Suspended" else None
+    print(f"{name} is {phase}: {said.message if said else ''}" + (f"; {gpus} GPUs are free again" if gpus else ""))
     print(next_line(args, f"{'resume' if phase == 'Suspended' else 'status'} {name}"))
     return exit_codes.OK if phase == "Suspended" else exit_codes.ERROR
