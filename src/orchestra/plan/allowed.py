@@ -41,6 +41,8 @@ _PRIVILEGED_POD_FIELDS = (
     "hostUsers",
 )
 
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"  # a security setting of old, by annotation
+
 
 def refused_overrides(queue_name: str, queue: TorchrunQueueSpec, job: TorchrunJobSpec) -> list[Problem]:
     """Each field of the job that its queue does not let it change."""
@@ -83,6 +85,8 @@ def _changed_paths(job: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     for index, volume in enumerate(job.get("volumes", [])):
         if "hostPath" in volume:
             yield f"volumes[{index}].hostPath", True
+    if any(name.startswith(_APPARMOR) for name in job.get("annotations", {})):
+        yield "annotations", True
     overrides = job.get("overrides", {})
     for name in overrides:
         if name in _PRIVILEGED_OVERRIDES:
@@ -96,7 +100,10 @@ def _changed_paths(job: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 def _privileged_in_pod(template: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     base = "overrides.podTemplate.spec"
-    spec = template.get("spec")
+    metadata, spec = template.get("metadata"), template.get("spec")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if isinstance(annotations, dict) and any(str(name).startswith(_APPARMOR) for name in annotations):
+        yield "overrides.podTemplate.metadata.annotations", True
     if not isinstance(spec, dict):
         return
     for name in _PRIVILEGED_POD_FIELDS:
