@@ -132,7 +132,7 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     if plan is None:
         return Decision(current)
     if seen.place is not None and not seen.place.may_start:
-        return _in_line(status.sized(job, plan), seen.place, now)
+        return _in_line(job, plan, seen.place, now)
     held = held_back(seen, job, plan, now)
     if held is not None:
         return held
@@ -147,12 +147,20 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     )
 
 
-def _in_line(job: TorchrunJob, place: Place, now: float) -> Decision:
+def _in_line(job: TorchrunJob, plan: Plan, place: Place, now: float) -> Decision:
     """Not its turn yet. Its place is told by the status; an event only tells that it began to wait."""
+    current, before = status.status_of(job), status.phase_condition(job)
+    pending = plan.lifecycle.pending_timeout_seconds
+    since = placement.waiting_since(job) if current.phase == "Queued" else now
+    left = since + pending - now if pending is not None and since is not None else None
+    if left is not None and left <= 0:
+        text = f"not running after {pending} s: {place.message}"
+        return _told(job, "Failed", "PendingTimeout", text, now, warning=True)
+    job = _condition(status.sized(job, plan), placement.SCHEDULED, "False", place.reason, place.message, now)
     told = _told(job, "Queued", place.reason, place.message, now)
-    before = status.phase_condition(job)
-    began = status.status_of(job).phase != "Queued" or before is None or before.reason != place.reason
-    return replace(told, events=told.events if began else (), look_again=place.look_again)
+    began = current.phase != "Queued" or before is None or before.reason != place.reason
+    times = [one for one in (left, place.look_again) if one is not None]
+    return replace(told, events=told.events if began else (), look_again=min(times, default=None))
 
 
 def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Decision:

@@ -20,7 +20,8 @@ from orchestra.kube.cache import Cache, Change
 from orchestra.kube.objects import Key, by_controller
 from orchestra.operator.kinds import JobObject, PodObject, QueueObject
 from orchestra.operator.queueing.line import NO_LIMITS, UNLIMITED, Amounts, Claim, Place, places
-from orchestra.operator.queueing.lookup import QueueLookup, StatusSeen, names_of, status_seen
+from orchestra.operator.queueing.lookup import JobNames, QueueLookup, StatusSeen, names_of, status_seen
+from orchestra.operator.quotas import EXCEEDED
 from orchestra.plan.planner import needs_of
 from orchestra.plan.status import seconds_of
 
@@ -80,6 +81,7 @@ class Lines:
         self._jobs_by_uid = jobs.index(lambda job: (job.metadata.uid,))
         self._queues_by_uid = lookup.queues.index(lambda queue: (queue.metadata.uid,))
         self._let_in: dict[str, int] = {}
+        self._known: dict[str, tuple[str, JobNames, StatusSeen]] = {}
         self._lines: dict[str, _Line] = {}
         self._stale: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -133,26 +135,29 @@ class Lines:
         return made if made.limit != NO_LIMITS else None
 
     def _work_out(self, queue: QueueObject, line: _Line, asking: str = "") -> None:
-        claims = []
+        claims, guest = [], False
         line.keys.clear()
         there = set()
         for job in self._lookup.jobs_of(queue.metadata):
             there.add(job.metadata.uid)
-            claim = self._claim(queue, line, job, valid=job.metadata.uid == asking)
+            claim = self._claim(queue, line, job)
+            if claim is None and job.metadata.uid == asking:  # in the line only because it asks: not when others do
+                claim, guest = self._claim(queue, line, job, asking=True), True
             if claim is not None:
                 claims.append(claim)
                 line.keys[claim.uid] = job.metadata.key
         line.places = places(queue.metadata.name, line.limit, claims)
-        line.fresh = True
+        line.fresh = not guest
         for memory in (line.asks, line.told):
             for gone in [uid for uid in memory if uid not in there]:
                 del memory[gone]
 
-    def _claim(self, queue: QueueObject, line: _Line, job: JobObject, *, valid: bool) -> Claim | None:
+    def _claim(self, queue: QueueObject, line: _Line, job: JobObject, *, asking: bool = False) -> Claim | None:
         """The job's claim; None for one that neither holds a share nor waits for one."""
-        meta, seen = job.metadata, status_seen(job)
-        holds = self._holds(job, seen)
-        if not holds and not self._waits(job, seen, valid=valid):
+        meta = job.metadata
+        names, seen = self._read(job)
+        holds = self._holds(job, names, seen)
+        if not holds and not self._waits(job, names, seen, asking=asking):
             return None
         asks, priority_class = self._asks(queue, line, job)
         if asks is None:
@@ -167,7 +172,15 @@ class Lines:
             arrival=meta.creation_timestamp or "",
         )
 
-    def _holds(self, job: JobObject, seen: StatusSeen) -> bool:
+    def _read(self, job: JobObject) -> tuple[JobNames, StatusSeen]:
+        """Decoded once a version: a line of thousands is worked out with every step."""
+        meta = job.metadata
+        known = self._known.get(meta.uid)
+        if known is None or known[0] != meta.resource_version:
+            known = self._known[meta.uid] = (meta.resource_version, names_of(job), status_seen(job))
+        return known[1], known[2]
+
+    def _holds(self, job: JobObject, names: JobNames, seen: StatusSeen) -> bool:
         """Whether it uses its share: also between two attempts, and as long as a pod of it is there."""
         uid = job.metadata.uid
         expected = self._let_in.get(uid)
@@ -177,16 +190,18 @@ class Lines:
             del self._let_in[uid]
         if seen.phase in _HOLDING or _alive(self._pods_of.get(uid)):
             return True
-        if seen.finished or names_of(job).suspend or job.metadata.deletion_timestamp is not None:
+        if seen.finished or names.suspend or job.metadata.deletion_timestamp is not None:
             return False
         return seen.phase == "Pending" and bool(seen.attempt) and seen.reason("Phase") not in _NEVER_LET_IN
 
-    def _waits(self, job: JobObject, seen: StatusSeen, *, valid: bool) -> bool:
+    def _waits(self, job: JobObject, names: JobNames, seen: StatusSeen, *, asking: bool) -> bool:
         meta = job.metadata
-        if seen.finished or names_of(job).suspend or meta.deletion_timestamp is not None:
+        if seen.finished or names.suspend or meta.deletion_timestamp is not None:
             return False
-        if not valid and seen.reason("Valid") == "Invalid" and seen.observed_generation == meta.generation:
+        if not asking and seen.reason("Valid") == "Invalid" and seen.observed_generation == meta.generation:
             return False  # it cannot run, and must not stand in the way of those who can
+        if not asking and seen.reason("Phase") == EXCEEDED:
+            return False  # nor one that its namespace has no room for
         pause = seconds_of(seen.budget.not_before) if seen.budget else None
         return pause is None or pause <= self._clock()
 
@@ -207,6 +222,7 @@ class Lines:
             return
         if change.new is None:
             self._let_in.pop(job.metadata.uid, None)
+            self._known.pop(job.metadata.uid, None)
         if change.old is None or change.new is None or _matters(change.old, change.new):
             self._disturb(job)
 

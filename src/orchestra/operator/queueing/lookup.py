@@ -99,7 +99,9 @@ class QueueLookup:
 
     def queue_of(self, job: JobObject) -> QueueObject | None:
         """The queue that a job means."""
-        meta, name = job.metadata, names_of(job).job_queue
+        return self._meant(job.metadata, names_of(job).job_queue)
+
+    def _meant(self, meta: Metadata, name: str) -> QueueObject | None:
         for namespace in (meta.namespace, self.shared_namespace):
             found = self.queues.get(Key(namespace, name))
             if found is not None and _serves(found.metadata, meta):
@@ -111,7 +113,7 @@ class QueueLookup:
         for job in self._by_name.get(queue.name):
             if queue.namespace not in (job.metadata.namespace, self.shared_namespace):
                 continue
-            meant = self.queue_of(job)
+            meant = self._meant(job.metadata, queue.name)
             if meant is not None and meant.metadata.uid == queue.uid:
                 yield job
 
