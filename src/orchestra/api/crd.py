@@ -40,7 +40,7 @@ def job_crd() -> dict[str, Any]:
     _add_rules(schema, JOB_RULES)
     schema["properties"]["spec"]["x-kubernetes-validations"] += [
         {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"}
-        for rule in change_rules(_fields_cel_sees())
+        for rule in change_rules(fields_cel_sees())
     ]
     columns = [
         ("Queue", "string", ".spec.jobQueue"),
@@ -130,7 +130,7 @@ def _add_rules(schema: dict[str, Any], rules: tuple[Rule[Any], ...]) -> None:
         target.setdefault("x-kubernetes-validations", []).append(validation)
 
 
-def _fields_cel_sees() -> list[str]:
+def fields_cel_sees() -> list[str]:
     """Fields of a job that CEL can compare: nothing in them is of a type that the schema leaves open.
 
     The rest (`command`, volumes, affinity, ...) is watched by the operator with `forbidden_changes`.

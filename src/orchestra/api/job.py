@@ -301,6 +301,8 @@ class TorchrunJobStatus(Model):
     """What went wrong."""
     budget: RestartBudget | None = None
     """What is used of the restarts."""
+    accepted: Raw | None = None
+    """What the API server cannot guard of the spec (`command`, volumes, ...), as the job was started with it."""
     observed_generation: int | None = None
     """The generation this was said about."""
 

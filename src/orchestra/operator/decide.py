@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
-from orchestra.operator import elastic, placement
+from orchestra.operator import accepted, elastic, placement
 from orchestra.operator.attempt import has_store
 from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
@@ -48,7 +48,7 @@ def _decide(seen: Observation, now: float) -> Decision:
         return _cancelling(seen, job, now)
     if seen.plan is None:
         return _not_plannable(seen, job, now)
-    job = _valid(job, seen.plan, now)
+    job = accepted.told(_valid(job, seen.plan, now), seen.not_taken, now)
     if job.spec.suspend:
         return _suspending(seen, job, now)
     if current.phase in (None, "Pending", "Suspended", "Queued"):
@@ -93,6 +93,9 @@ def _cancelling(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 
 def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Its queue is missing, or it cannot run on it: it waits with the reason, and nothing is created."""
+    if status.status_of(job).phase in ("Provisioning", "Running"):  # what runs goes on; it can only not be judged
+        reason = "its queue is gone" if seen.queue_missing else "; ".join(str(problem) for problem in seen.problems)
+        return Decision(status.status_of(_condition(job, "Valid", "False", "Unplannable", reason, now)))
     if seen.queue_missing:
         message = f"there is no TorchrunQueue {job.spec.job_queue} in this namespace or the shared one"
         return _told(job, "Pending", "QueueNotFound", message, now, warning=True)
@@ -136,7 +139,7 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     held = held_back(seen, job, plan, now)
     if held is not None:
         return held
-    job = status.with_status(status.sized(job, plan), attempt=attempt)
+    job = status.with_status(status.sized(job, plan), attempt=attempt, accepted=accepted.values(job.spec))
     count = elastic.wanted(plan)
     job = _condition(job, _CREATED, "False", "Creating", f"creating {count} workers", now)
     job = placement.starting(job, plan, now)

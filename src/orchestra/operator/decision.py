@@ -38,6 +38,8 @@ class Observation:
     """Its place in the line of its queue; None where the queue has no line."""
     losses: Losses = field(default_factory=Losses)
     """Which of the pods are on lost nodes."""
+    not_taken: tuple[Problem, ...] = ()
+    """Changes of the spec that the API server could not refuse; `job` does not have them."""
     born: str = ""
     """When the job was created."""
     rivals: tuple[half_gangs.Rival, ...] = ()

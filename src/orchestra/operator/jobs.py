@@ -22,6 +22,7 @@ from orchestra.kube.expectations import Expectations
 from orchestra.kube.objects import PODS, Key, Metadata, MetadataOnly, by_controller, by_namespace
 from orchestra.kube.status import StatusWriter
 from orchestra.kube.writes import Child, Creation, NotOurs, Replaced, create_children, delete_owned
+from orchestra.operator.accepted import effective, started_with
 from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, restarts_left, shared_children
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation, Told
@@ -103,6 +104,7 @@ class JobController:
             spec=spec,
             status=found.read_status(),
         )
+        job, not_taken = effective(job)
         queue, found_queue = None, self._lookup.queue_of(found)
         made = None
         if found_queue is not None and not problems:
@@ -120,6 +122,7 @@ class JobController:
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
             place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,
             losses=self._nodes.losses(pods, _patience(made)) if self._nodes is not None else Losses(),
+            not_taken=tuple(not_taken),
             born=meta.creation_timestamp or "",
             rivals=self._rivals(found),
             quotas=tuple(self._quotas_of.get(meta.namespace)) if self._quotas_of is not None else (),
@@ -300,7 +303,7 @@ def _read_queue(found: QueueObject) -> tuple[TorchrunQueue | None, list[Problem]
 def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str) -> tuple[Plan | None, list[Problem]]:
     attempt = max(1, status.status_of(job).attempt or 1)
     try:
-        return plan_attempt(queue, job, uid, attempt), []
+        return started_with(plan_attempt(queue, job, uid, attempt), job), []
     except Invalid as invalid:
         return None, invalid.problems
 

@@ -99,3 +99,19 @@ def test_two_gangs_that_hold_half_of_what_they_need_both_run_in_the_end(desk: De
     desk.wait(lambda status: finished(status, "older"), "older")
     status = desk.wait(lambda status: finished(status, "younger"), "younger")
     assert status.get("budget", {}).get("freeRetries", 0) == 0
+
+
+def test_a_command_changed_while_it_runs_is_not_taken_even_by_the_next_attempt(desk: Desk) -> None:
+    desk.queue()
+    desk.job(numNodes=1, command="python first.py")
+    wait_until("its pod is there", lambda: desk.names("pods") == ["job-0"])
+    desk.play("Running")
+    desk.wait(lambda status: status.get("phase") == "Running")
+    desk.api.patch(desk.path("torchrunjob", "job"), {"spec": {"command": "python second.py"}})
+    said = desk.condition("ChangesTaken", status="False")
+    assert "set suspend: true first" in said["message"]
+    desk.play("Failed", exit_code=1)
+    wait_until("the next attempt", lambda: "job-0-r2" in desk.names("pods"))
+    (pod,) = [pod for pod in desk.workers() if pod["metadata"]["name"] == "job-0-r2"]
+    assert "first.py" in str(pod["spec"]["containers"])
+    assert "second.py" not in str(pod["spec"]["containers"])
