@@ -17,7 +17,7 @@ from typing import Any
 from . import channel as channels
 from .child import Child
 from .crew import Crew
-from .environment import STOP_FILE, usable_cores, worker_environment
+from .environment import STOP_FILE, usable_cores, with_brought, worker_environment
 from .failure import LINES_KEPT, Evidence, Failure, explain_launcher
 from .files import read_json, remove, write_json
 from .guard import Guard
@@ -143,7 +143,9 @@ class Agent:
 
     def _launch(self) -> Verdict | None:
         copy = self._spec.folder / "agent"
-        argv = launch_argv(self._spec, unpack(self._agent_file, copy))
+        unpacked = unpack(self._agent_file, copy)
+        argv = launch_argv(self._spec, unpacked)
+        self._env = with_brought(self._env, unpacked)
         name = argv[0]
         if shutil.which(name, path=self._env.get("PATH", os.defpath)) is None:
             failure = Failure("LauncherMissing", f"there is no program {name} here", time=time.time())

@@ -20,6 +20,8 @@ FOLDER = "ORCHESTRA_FOLDER"
 GENERATION = "generation.json"
 """Which code the ranks run after a hot reload, and where it lies."""
 LOCAL_RANK_WORD = "ORCHESTRA_LOCAL_RANK_WORD"
+BROUGHT = "brought"
+"""Folder of the modules that a launcher may lack."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -54,6 +56,22 @@ def worker_environment(
     if spec.launcher == "deepspeed" and "--no_local_rank" not in spec.launcher_argv:
         env[LOCAL_RANK_WORD] = "1"
     return env
+
+
+def with_brought(env: dict[str, str], agent: str) -> dict[str, str]:
+    """The launcher's environment, with the modules we bring where it needs them: an etcd client for `etcd-v2`."""
+    if env.get("PET_RDZV_BACKEND") not in ("etcd", "etcd-v2"):
+        return env
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [f"{agent}/{BROUGHT}", env.get("PYTHONPATH")]))}
+
+
+def without_brought(env: Mapping[str, str]) -> dict[str, str]:
+    """A rank's environment: what its launcher needed is not the user's. A script that is a launcher keeps it."""
+    if "TORCHELASTIC_RUN_ID" not in env:
+        return dict(env)
+    path = [one for one in env.get("PYTHONPATH", "").split(os.pathsep) if one and not one.endswith(f"/{BROUGHT}")]
+    kept = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(path)} if path else kept
 
 
 def _flight_recorder(folder: Path) -> dict[str, str]:

@@ -13,7 +13,8 @@ from importlib import resources
 
 PACKAGE = "orchestra_agent"
 SIZE_LIMIT = 128 * 1024
-_AT_HOME = {"pack.py"}
+_BROUGHT = "etcd_v2.py"
+_AT_HOME = {"pack.py", _BROUGHT}
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = f"""\
 import sys
@@ -35,7 +36,8 @@ def agent_bytes() -> bytes:
     """The program. The same sources give the same bytes, on every machine and at any time."""
     buffer = io.BytesIO(_SHEBANG)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, text in {"__main__.py": _MAIN, **_in_package(agent_sources())}.items():
+        files = {"__main__.py": _MAIN, "brought/etcd.py": _brought(), **_in_package(agent_sources())}
+        for name, text in files.items():
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -47,6 +49,11 @@ def agent_bytes() -> bytes:
 def agent_hash() -> str:
     """Names the program: sixteen hexadecimal digits that change with any of its sources."""
     return hashlib.sha256(agent_bytes()).hexdigest()[:16]
+
+
+def _brought() -> str:
+    """A module that launchers import by its own name, and so not part of our package."""
+    return (resources.files(__package__) / _BROUGHT).read_text("utf-8")
 
 
 def _in_package(sources: dict[str, str]) -> dict[str, str]:

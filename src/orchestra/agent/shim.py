@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .channel import HIGH_WATER, connect
-from .environment import FOLDER, GENERATION, LOCAL_RANK_WORD, SOCKET
+from .environment import FOLDER, GENERATION, LOCAL_RANK_WORD, SOCKET, without_brought
 from .files import read_json, remove, write_json
 from .lines import LineSplitter
 from .preloader import Preloader
@@ -175,7 +175,7 @@ class Shim:
     # --- the rank ------------------------------------------------------------------------------------------------
 
     def _rank_env(self) -> dict[str, str]:
-        env = dict(self._env)
+        env = without_brought(self._env)
         env.pop(SOCKET)
         generation = int(self._generation.get("generation", 0))
         if generation and env.get("TORCHELASTIC_RESTART_COUNT"):

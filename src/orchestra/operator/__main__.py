@@ -18,6 +18,7 @@ from orchestra.kube.events import EventRecorder
 from orchestra.kube.lease import Elector
 from orchestra.kube.manager import Manager, ManagerOptions
 from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly, by_namespace
+from orchestra.operator.etcd import Etcd
 from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
@@ -73,7 +74,10 @@ async def run(args: argparse.Namespace) -> None:
         lines = Lines(lookup, jobs, pods, wake=lambda key: controller.queue.add(key), priority=classes.priority)
         if classes.priorities is not None:
             classes.priorities.listen(lambda _change: lines.priorities_changed())
-        reconciler = JobController(client, jobs, lookup, lines, pods, events, board, nodes=watch, quotas=quotas)
+        etcd = Etcd(args.etcd_endpoint or None, args.etcd_image)
+        reconciler = JobController(
+            client, jobs, lookup, lines, pods, events, board, nodes=watch, quotas=quotas, etcd=etcd
+        )
         controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
         controller.watch(pods, lambda pod: [job.metadata.key for job in by_uid.get(pod.metadata.controller_uid)])

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from orchestra.api.job import TorchrunJob, Workers
 from orchestra.api.queue import TorchrunQueue
+from orchestra.api.template import Distributed
 from orchestra.kube.objects import CONFIG_MAPS, PODS, SERVICES, VOLUME_CLAIMS, Key, Metadata
 from orchestra.kube.writes import Child
 from orchestra.operator import elastic, gangs, names, objects, pods
 from orchestra.operator.kinds import NETWORK_POLICIES
 from orchestra.operator.pods import USUAL, PodOptions
 from orchestra.plan import Plan, Where, plan, restart, status
+from orchestra.plan.where import ETCD_PORT
+
+ETCD = "etcd-v2"
 
 
-def plan_attempt(queue: TorchrunQueue, job: TorchrunJob, uid: str, attempt: int) -> Plan:
-    """The plan of one attempt, with the names of its pods. Raises `Invalid`."""
+def plan_attempt(
+    queue: TorchrunQueue, job: TorchrunJob, uid: str, attempt: int, etcd_endpoint: str | None = None
+) -> Plan:
+    """The plan of one attempt, with the names of its pods. Raises `Invalid`.
+
+    `etcd_endpoint`: for jobs that meet by `etcd-v2`, where neither they nor their queue name one.
+    """
     sized = plan(queue, job)
+    if etcd_endpoint and sized.rendezvous.backend == ETCD and sized.rendezvous.own_store:
+        met = msgspec.structs.replace(queue.spec.distributed or Distributed(), rdzv_endpoint=etcd_endpoint)
+        queue = msgspec.structs.replace(queue, spec=msgspec.structs.replace(queue.spec, distributed=met))
+        sized = plan(queue, job)
     name, port = job.metadata.name, _port(sized)
     created = (status.status_of(job).workers or Workers()).created if sized.elastic else 0
     count = max(elastic.wanted(sized), created)
     hosts = [names.host(names.worker(name, index, attempt), name) for index in range(count)]
-    store = f"{names.host(names.store(name, attempt), name)}:{port}" if has_store(sized) else f"{hosts[0]}:{port}"
+    own = names.host(names.store(name, attempt), name)
+    store = f"{own}:{_store_port(sized)}" if has_store(sized) else f"{hosts[0]}:{port}"
     where = Where(
         run_id=f"{uid}-{attempt}",
         store=store,
@@ -40,11 +56,15 @@ def restarts_left(sized: Plan, job: TorchrunJob) -> int:
 
 def has_store(made: Plan) -> bool:
     """Whether the attempt has a rendezvous store of its own. One node needs none: its loss is the attempt's."""
-    return made.rendezvous.own_store and made.max_nodes > 1
+    return made.rendezvous.own_store and (made.max_nodes > 1 or made.rendezvous.backend == ETCD)
 
 
 def _port(made: Plan) -> int:
     return int(made.nodes[0].env["MASTER_PORT"])
+
+
+def _store_port(made: Plan) -> int:
+    return ETCD_PORT if made.rendezvous.backend == ETCD else _port(made)
 
 
 def shared_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
@@ -78,7 +98,7 @@ def pod_children(
     owner = names.owner(job)
     children = []
     if has_store(made) and not further:
-        body = pods.store_pod(made, attempt, _port(made), owner, options)
+        body = pods.store_pod(made, attempt, _store_port(made), owner, options)
         children.append(Child(PODS, Key(job.namespace, names.store(made.job, attempt)), body))
     for index in further or range(elastic.wanted(made)):
         body = pods.worker_pod(made, index, attempt, job.uid, owner, options)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
-from orchestra.operator import accepted, elastic, placement
+from orchestra.operator import accepted, elastic, etcd, placement
 from orchestra.operator.attempt import has_store
 from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
@@ -49,6 +49,7 @@ def _decide(seen: Observation, now: float) -> Decision:
     if seen.plan is None:
         return _not_plannable(seen, job, now)
     job = accepted.told(_valid(job, seen.plan, now), seen.not_taken, now)
+    job = etcd.told(job, seen.plan, now)
     if job.spec.suspend:
         return _suspending(seen, job, now)
     if current.phase in (None, "Pending", "Suspended", "Queued"):

@@ -26,6 +26,8 @@ from orchestra.operator.accepted import effective, started_with
 from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, restarts_left, shared_children
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation, Told
+from orchestra.operator.etcd import USUAL as USUAL_ETCD
+from orchestra.operator.etcd import Etcd
 from orchestra.operator.gang_reader import GangReader
 from orchestra.operator.half_gangs import Rival, Seniority, looks_for_rivals, may_be_rival, rival
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
@@ -59,6 +61,7 @@ class JobController:
         *,
         nodes: NodeWatch | None = None,
         quotas: Cache[QuotaObject] | None = None,
+        etcd: Etcd = USUAL_ETCD,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
@@ -66,7 +69,7 @@ class JobController:
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
         self._events, self._board, self._nodes = events, board, nodes
-        self._clock = clock
+        self._clock, self._etcd = clock, etcd
         self._agents: set[str] = set()
         self._quotas_of = quotas.index(by_namespace) if quotas is not None else None
         self._groups = GangReader(client)
@@ -110,7 +113,7 @@ class JobController:
         if found_queue is not None and not problems:
             queue, problems = _read_queue(found_queue)
         if queue is not None:
-            made, problems = _planned(queue, job, meta.uid)
+            made, problems = _planned(queue, job, meta.uid, self._etcd.endpoint)
         return Observation(
             job=job,
             plan=made,
@@ -191,9 +194,10 @@ class JobController:
         if queue is None:
             return []
         job = msgspec.structs.replace(seen.job, status=decision.status)
-        made = plan_attempt(queue, job, meta.uid, attempt)
+        made = plan_attempt(queue, job, meta.uid, attempt, self._etcd.endpoint)
         sees_nodes = self._nodes is not None and self._nodes.readable
-        options = PodOptions(sees_nodes=sees_nodes, failures_left=restarts_left(made, job))
+        left = restarts_left(made, job)
+        options = PodOptions(sees_nodes=sees_nodes, failures_left=left, etcd_image=self._etcd.image)
         children = pod_children(made, meta, attempt, further=decision.replace, options=options)
         there = {pod.metadata.name for pod in seen.pods}
         missing = [child for child in children if child.key.name not in there]
@@ -300,10 +304,10 @@ def _read_queue(found: QueueObject) -> tuple[TorchrunQueue | None, list[Problem]
         ]
 
 
-def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str) -> tuple[Plan | None, list[Problem]]:
+def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str, etcd: str | None) -> tuple[Plan | None, list[Problem]]:
     attempt = max(1, status.status_of(job).attempt or 1)
     try:
-        return started_with(plan_attempt(queue, job, uid, attempt), job), []
+        return started_with(plan_attempt(queue, job, uid, attempt, etcd), job), []
     except Invalid as invalid:
         return None, invalid.problems
 

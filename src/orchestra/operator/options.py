@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orchestra.plan.queues import SHARED_NAMESPACE
+from orchestra.plan.where import ETCD_IMAGE
 
 PROGRESS_SECONDS = 10.0
 
@@ -22,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lease-namespace", default="", help="hold a lease there, so that one of several leads")
     parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
+    parser.add_argument("--etcd-endpoint", default="", metavar="HOST:PORT", help="for rdzvBackend etcd-v2 without one")
+    parser.add_argument("--etcd-image", default=ETCD_IMAGE, help="else each such job gets an etcd of its own from this")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument(
         "--progress-seconds", type=float, default=PROGRESS_SECONDS, help="ask running jobs at least so often"

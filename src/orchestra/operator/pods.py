@@ -13,6 +13,7 @@ from orchestra.operator.kinds import JOB_LABEL, ROLE_LABEL
 from orchestra.operator.lost_nodes import with_our_tolerations
 from orchestra.plan import Plan
 from orchestra.plan.merge import merge
+from orchestra.plan.where import ETCD_IMAGE
 
 Json = dict[str, Any]
 
@@ -23,6 +24,7 @@ _POD_SECURITY = (
 _STOP_MARGIN = 10  # what the agent needs beyond the grace period before the kubelet loses patience
 _STATE = "/run/orchestra"
 _AGENT = "/orchestra"
+_ETCD_DATA = "/var/run/etcd"
 _PYTHON = 'exec "$(command -v python3 || command -v python)" -I -S'
 _STORE_PROGRAM = """\
 import signal, sys
@@ -41,6 +43,8 @@ class PodOptions:
     """Whether the operator decides which nodes are lost; otherwise Kubernetes evicts as it always does."""
     failures_left: int | None = None
     """An elastic job's budget in place: its launchers count the loss of members too, which is free."""
+    etcd_image: str = ETCD_IMAGE
+    """For jobs that meet by `etcd-v2` and name no etcd."""
 
 
 USUAL = PodOptions()
@@ -78,21 +82,13 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
 
 
 def store_pod(plan: Plan, attempt: int, port: int, owner: Json, options: PodOptions = USUAL) -> Json:
-    """The rendezvous store: torch's own, in the job's own image, outside the gang."""
+    """The rendezvous store, outside the gang: torch's own in the job's own image, or an etcd."""
     name = names.store(plan.job, attempt)
+    etcd = plan.rendezvous.backend == "etcd-v2"
     volumes, mounts = _template_volumes(plan)
-    container = {
-        "name": "store",
-        "command": ["/bin/sh", "-c", f'{_PYTHON.replace(" -I -S", "")} -c "$ORCHESTRA_STORE" {port}'],
-        "env": [
-            *({"name": one.name, "value": one.value or ""} for one in plan.template.env if one.value_from is None),
-            {"name": "ORCHESTRA_STORE", "value": _STORE_PROGRAM},
-        ],
-        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
-        "volumeMounts": mounts,
-        **_image(plan),
-        **_container_security(plan),
-    }
+    if etcd:
+        volumes, mounts = [{"name": "data", "emptyDir": {}}], [{"name": "data", "mountPath": _ETCD_DATA}]
+    container = _etcd(plan, port, mounts, options) if etcd else _tcp_store(plan, port, mounts)
     placement = _placement(plan, options)
     placement.pop("schedulerName", None)
     placement.pop("affinity", None)
@@ -106,6 +102,39 @@ def store_pod(plan: Plan, attempt: int, port: int, owner: Json, options: PodOpti
     }
     metadata = {"name": name, "labels": names.labels(plan, "store", attempt), "ownerReferences": [owner]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+
+
+def _etcd(plan: Plan, port: int, mounts: list[Json], options: PodOptions) -> Json:
+    """Torchrun's `etcd-v2` speaks etcd's old protocol: versions 3.4 and 3.5 have it, behind --enable-v2."""
+    return {
+        "name": "store",
+        "image": options.etcd_image,
+        "command": [
+            "etcd",
+            "--enable-v2",
+            f"--data-dir={_ETCD_DATA}/store",
+            f"--listen-client-urls=http://0.0.0.0:{port}",
+            f"--advertise-client-urls=http://{plan.rendezvous.store}",
+        ],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+        "volumeMounts": mounts,
+        **_container_security(plan),
+    }
+
+
+def _tcp_store(plan: Plan, port: int, mounts: list[Json]) -> Json:
+    return {
+        "name": "store",
+        "command": ["/bin/sh", "-c", f'{_PYTHON.replace(" -I -S", "")} -c "$ORCHESTRA_STORE" {port}'],
+        "env": [
+            *({"name": one.name, "value": one.value or ""} for one in plan.template.env if one.value_from is None),
+            {"name": "ORCHESTRA_STORE", "value": _STORE_PROGRAM},
+        ],
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "volumeMounts": mounts,
+        **_image(plan),
+        **_container_security(plan),
+    }
 
 
 def launch_spec(plan: Plan, index: int, attempt: int, uid: str) -> Json:

@@ -26,14 +26,16 @@ class Where(Model):
 
 AGENT_PORT = 29599
 """The agent's read-only pages, in every pod on every target: far from MASTER_PORT and its neighbours."""
-_ETCD_PORT = 2379
+ETCD_PORT = 2379
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.21"
+"""The last line of etcd that speaks the protocol of `etcd-v2`."""
 
 
 def as_named(job: str, nodes: int, port: int, backend: str) -> Where:
     """The names that the API promises for a job's first attempt."""
     return Where(
         run_id=f"{job}-1",
-        store=f"{job}-rdzv:{_ETCD_PORT if backend == 'etcd-v2' else port}",
+        store=f"{job}-rdzv:{ETCD_PORT if backend == 'etcd-v2' else port}",
         hosts=[f"{job}-{index}.{job}" for index in range(nodes)],
         port=port,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestra.api.problem import Problem
+from orchestra.plan.where import ETCD_IMAGE
 from orchestra.render.yaml_text import to_yaml, without_comments
 
 Target = Literal["statefulset", "job", "pytorchjob", "trainjob", "torchrunjob"]
@@ -14,8 +15,6 @@ TARGETS: tuple[Target, ...] = ("statefulset", "job", "pytorchjob", "trainjob", "
 
 Manifest = dict[str, Any]
 """A Kubernetes object, with comments as in `yaml_text`."""
-
-ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.21"
 
 
 @dataclass(frozen=True)

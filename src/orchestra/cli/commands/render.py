@@ -29,7 +29,8 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     from orchestra.cli.manifests import add_files_argument
-    from orchestra.render.model import ETCD_IMAGE, TARGETS
+    from orchestra.plan.where import ETCD_IMAGE
+    from orchestra.render.model import TARGETS
 
     add_files_argument(parser)
     parser.add_argument("-t", "--target", choices=TARGETS, required=True, help="the kind of deployment")
