@@ -11,6 +11,8 @@ from testbed.control_plane import ControlPlane
 from testbed.fake_nodes import set_pod_phase
 
 Json = dict[str, Any]
+OURS = {"for": "gangs"}
+"""Label of the nodes of `two_nodes`."""
 
 
 class Desk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from operator_desk import Desk
+from operator_desk import OURS, Desk
 from testbed.fake_nodes import FakeNode
 from testbed.waiting import wait_until
 
@@ -80,7 +80,7 @@ def test_two_gangs_that_hold_half_of_what_they_need_both_run_in_the_end(desk: De
     mine = {"key": "late", "operator": "Exists"}
     taint = [{"key": "late", "value": "x", "effect": "NoSchedule"}]
     desk.api.patch(two_nodes[1].path, {"spec": {"taints": taint}})
-    desk.queue()
+    desk.queue(scheduling={"nodeSelector": OURS})
     patient = {"gangTimeoutSeconds": 600}
     desk.job("older", gpusPerNode=8, lifecycle=patient)
     desk.condition("Scheduled", "older", reason="HalfGang")
