@@ -129,16 +129,19 @@ def launch_spec(
     folder: JobFolder,
     home: Home,
     code: str | None = None,
+    more_places: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The launch spec (docs/worker-contract.md) of one node. `code` is the tree it runs in; None: the user's folder."""
     node = made.nodes[index]
     code = code or record.folder
-    places = local_places(made, folder, home, code)
+    places = {**(more_places or {}), **local_places(made, folder, home, code)}
     cores = len(os.sched_getaffinity(0))
     env = dict(node.env)
     if "OMP_NUM_THREADS" not in {one.name for one in made.template.env}:
         env["OMP_NUM_THREADS"] = str(max(1, cores // made.world_size))
     env |= {"ORCHESTRA_OUTPUT_DIR": str(folder.output), "PATH": path_with_torchrun(env.get("PATH"))}
+    if "/data" in places:
+        env.setdefault("ORCHESTRA_DATA_DIR", places["/data"])
     env["ORCHESTRA_UID"] = record.uid  # by which anything left over is found again
     if made.gpus_per_node:
         mine = gpus[index * made.gpus_per_node : (index + 1) * made.gpus_per_node]

@@ -50,7 +50,13 @@ def with_code(home: Home, record: Record, submission: Submission) -> Iterator[tu
 
 def _ships(home: Home, record: Record, submission: Submission) -> bool:
     folder = Path(submission.folder).resolve()
-    if submission.in_place or folder.is_relative_to(home.root.resolve()) or not folder.is_dir():
+    sync = record.job.spec.sync
+    if (
+        submission.in_place
+        or (sync is not None and sync.code)
+        or folder.is_relative_to(home.root.resolve())
+        or not folder.is_dir()
+    ):
         return False
     code = plan_code(record.job.spec, record.queue.spec)
     return code is None or code.source == "local"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from orchestra.local.code import Codes
 from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
+from orchestra.local.moving import FetchFailed, Mover
 from orchestra.local.reload import Reload, Reloaded, answered_generation, read_request, write_answer
 from orchestra.local.slots import Claim, Grant, Need, judge, need_of
 from orchestra.local.store import Desired, SlotClaim, Store
@@ -164,13 +166,18 @@ class Supervisor:
         self._phase(
             "Provisioning", "Starting", f"attempt {attempt}: {made.node_count} x {made.procs_per_node} processes"
         )
+        mover = Mover(self.record, made, self.folder, self.home, attempt)
         try:
-            code = self._stand_up()
-        except SyncError as error:
-            self._event("Warning", "Workspace", str(error))
-            return Outcome("failed", failure=Failure(reason="Workspace", message=str(error))), None
+            if mover.needed and not self._fetch(mover):
+                return Outcome("stopped"), self._asked()
+            code = str(mover.code) if mover.code else self._stand_up()
+            mover.link(Path(code or self.record.folder))
+        except (SyncError, FetchFailed) as error:
+            final = not isinstance(error, FetchFailed) or error.final
+            reason = ("SyncRefused" if final else "Sync") if isinstance(error, FetchFailed) else "Workspace"
+            return Outcome("failed", failure=Failure(reason=reason, message=str(error))), None
         specs = [
-            launch_spec(self.record, made, index, attempt, gpus, self.folder, self.home, code)
+            launch_spec(self.record, made, index, attempt, gpus, self.folder, self.home, code, mover.places())
             for index in range(made.node_count)
         ]
         if attempt == 1:
@@ -181,12 +188,32 @@ class Supervisor:
                 self.home.volume(volume.claim).mkdir(parents=True, exist_ok=True)
         agents = Agents(specs, self.home, self.folder.supervisor_log)
         agents.start()
+        mover.start()
         try:
             asked = self._watch(agents, made)
         finally:
             if agents.running():
                 agents.kill()
+            unsent = mover.finish()
+            if unsent is not None:
+                where = f"they are in {self.folder.output}"
+                self._event("Warning", "NotSynced", f"not all outputs are in the store: {unsent}; {where}")
         return outcome_of(agents.results()), asked
+
+    def _fetch(self, mover: Mover) -> bool:
+        """Code, data and checkpoints, before the start; False when the job is to stop instead."""
+        self._phase("Syncing", "Fetching", "fetching what the job needs")
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def asked() -> bool:
+            line = ""
+            while not lines.empty():
+                line = lines.get()
+            if line:
+                self._job(status.in_phase(self.record.job, "Syncing", "Fetching", line, time.time()))
+            return self._asked() is not None
+
+        return mover.fetch(lines.put, asked)
 
     def _stand_up(self) -> str | None:
         """The tree that this attempt runs in; None: the user's folder itself."""

@@ -15,7 +15,7 @@ from orchestra.plan.outcome import Outcome
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 300.0
 # Another try would find the same text, the same files and the same packages.
-HOPELESS = frozenset({"SyntaxError", "FileNotFound", "ImportError", "LauncherMissing", "Workspace"})
+HOPELESS = frozenset({"SyntaxError", "FileNotFound", "ImportError", "LauncherMissing", "Workspace", "SyncRefused"})
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,17 @@ class Outputs:
     """Files that are still being written, for all we know: the next round takes them."""
 
 
-def complete_files(folder: Path, now: float, *, quiet: float = QUIET_S) -> Outputs:
+def complete_files(folder: Path, now: float, *, quiet: float = QUIET_S, skip: tuple[str, ...] = ()) -> Outputs:
     """Files of a folder that are complete. `now` is the wall clock; `quiet=0` when all writers are known to be gone.
 
-    Links are not followed and not uploaded. Names of unfinished files (`*.tmp`, `tmp-*`, `*.part`) never are.
+    Links are not followed and not uploaded, relative folders in `skip` not looked at. Names of unfinished files
+    (`*.tmp`, `tmp-*`, `*.part`) never are.
     """
     ready: list[Ready] = []
     waiting: list[str] = []
     for at, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not _NEVER.match(name))
+        below = Path(at).relative_to(folder)
+        folders[:] = sorted(name for name in folders if not _NEVER.match(name) and str(below / name) not in skip)
         ended = _ended(Path(at), files)
         begun = ended is None and any(_SHARD.match(name) for name in files)
         for name in sorted(files):

@@ -108,6 +108,7 @@ def up(
     *,
     quiet: float = 0.0,
     growing: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
     index: Index | None = None,
     progress: Progress | None = None,
 ) -> Moved:
@@ -115,11 +116,11 @@ def up(
 
     `quiet` seconds without a touch make a file complete (complete.py); 0 when its writers are gone. Files whose name
     matches `growing` (logs) go as far as they are, for their beginning never changes. A file that changes while it
-    is read does not appear, and is told in `abandoned`.
+    is read does not appear, and is told in `abandoned`. `skip` are folders that somebody else takes care of.
     """
     known = index or Index.of(folder)
     before, there = _marker(remote, prefix), {item.key: item.size for item in remote.listing(prefix)}
-    looked = _look(folder, known, quiet, growing)
+    looked = _look(folder, known, quiet, growing, skip)
     todo = [
         one for one in looked.ready
         if before.get(one.path) != one.file or there.get(_key(prefix, one.path)) != one.file.size
@@ -168,9 +169,9 @@ class _Looked:
         return {one.path: one.file for one in self.ready}
 
 
-def _look(folder: Path, index: Index, quiet: float, growing: tuple[str, ...]) -> _Looked:
+def _look(folder: Path, index: Index, quiet: float, growing: tuple[str, ...], skip: tuple[str, ...]) -> _Looked:
     """What may go up, with its hashes."""
-    outputs = complete_files(folder, time.time(), quiet=quiet)
+    outputs = complete_files(folder, time.time(), quiet=quiet, skip=skip)
     ready: list[_Sending] = []
     waiting: list[str] = []
     with Tree(folder) as tree:

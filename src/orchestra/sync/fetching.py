@@ -1,0 +1,126 @@
+"""Before the start: code, data and the newest checkpoint brought here, with progress. Doing it again is cheap."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestra.sync.errors import Damaged, Missing, SyncError
+from orchestra.sync.moving import Git, Orders, Told, mib, plain_only, say, without_query
+from orchestra.sync.outputs import Outputs
+from orchestra.sync.remote import Remote, shown
+from orchestra.sync.transfer import Moving, down
+
+CHECKPOINTS = "checkpoints"
+OUT = "out"
+RESUMED = "resumed"
+"""In the state folder: the name of the checkpoint that this attempt went on from."""
+
+
+def fetch(orders: Orders) -> None:
+    """Everything that the orders name. Raises `SyncError` with what is missing and where."""
+    if orders.git and orders.code_folder:
+        _clone(orders.git, Path(orders.code_folder))  # before the store is used: this forks
+    for what, url, folder in (
+        ("code", orders.code, orders.code_folder),
+        ("data", orders.data, orders.data_folder),
+    ):
+        if url and folder:
+            with _alone(Path(folder)):
+                _bring(what, url, Path(folder))
+    if orders.output and orders.output_folder:
+        _resume(orders, without_query(orders.output), Path(orders.output_folder))
+
+
+def _bring(what: str, url: str, folder: Path) -> None:
+    if url.startswith("hf://"):
+        from orchestra.sync.hub import bring
+
+        bring(what, url, folder)
+        return
+    remote, told = Remote(without_query(url), create=False), Told(what)
+
+    def progress(moving: Moving) -> None:
+        told(moving.files_done, moving.files, moving.bytes_done, moving.bytes)
+
+    moved = down(remote, "", folder, progress=progress)
+    unchanged = f", {moved.unchanged:,} were here already" if moved.unchanged else ""
+    say(f"{what}: {moved.files:,} files, {mib(moved.bytes)} from {remote.url} in {told.seconds:.1f} s{unchanged}")
+
+
+def _clone(git: Git, folder: Path) -> None:
+    """One commit of a repository; nobody is asked for a password."""
+    folder.mkdir(parents=True, exist_ok=True)
+    env = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
+    for words in (["init", "-q"], ["fetch", "-q", "--depth", "1", "--", git.url, git.ref or "HEAD"],
+                  ["checkout", "-q", "--force", "FETCH_HEAD"], ["rev-parse", "HEAD"]):  # fmt: skip
+        try:
+            line = ["git", "-C", str(folder), *words]
+            done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise SyncError(f"git is needed for {shown(git.url)} and cannot be started: {error.strerror}") from error
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["it failed"])[-1].replace(git.url, shown(git.url))
+            raise Missing(f"{git.ref or 'HEAD'} of {shown(git.url)} could not be fetched: {reason}")
+    say(f"code: commit {done.stdout.strip()[:10]} of {shown(git.url)}")
+
+
+def _resume(orders: Orders, url: str, folder: Path) -> None:
+    """The plain tree first, then the newest checkpoint of ours that is whole.
+
+    Once: afterwards the folder here is ahead of the store, and must not be taken back.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remote, state = Remote(url), Path(orders.state)
+    state.mkdir(parents=True, exist_ok=True)
+    fetched = state / "fetched-output"
+    if fetched.exists():
+        names = [] if plain_only(orders.output or "") else Outputs(Remote(f"{url.rstrip('/')}/{CHECKPOINTS}")).names()
+        if names:
+            (state / RESUMED).write_text(str(names[0]))
+        say(f"output: what is here goes on; {remote.url} follows it")
+        return
+    _bring_back(orders, remote, url, folder, state / RESUMED)
+    fetched.touch()
+
+
+def _bring_back(orders: Orders, remote: Remote, url: str, folder: Path, mark: Path) -> None:
+    try:
+        moved = down(remote, OUT, folder)
+        if moved.files:
+            say(f"output: {moved.files:,} files of earlier runs, {mib(moved.bytes)} from {remote.url}/{OUT}")
+    except Missing:
+        pass  # nothing yet
+    if plain_only(orders.output or ""):
+        return
+    mark.unlink(missing_ok=True)
+    told = Told("checkpoint")
+    try:
+        resumed = Outputs(Remote(f"{url.rstrip('/')}/{CHECKPOINTS}")).resume(folder)
+    except Damaged as error:
+        say(f"warning: {error}")  # the job decides whether to begin anew; nothing half is here
+        return
+    if resumed is None:
+        say(f"no checkpoint in {remote.url} yet: the training begins anew")
+        return
+    for name, reason in resumed.passed_over:
+        say(f"warning: checkpoint {name} was passed over: {reason}")
+    mark.write_text(str(resumed.name))
+    size = sum(file.size for file in resumed.files)
+    say(f"checkpoint {resumed.name} (step {resumed.name.step}): {mib(size)} in {told.seconds:.1f} s")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Once a node: whoever comes second waits, and finds everything here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
