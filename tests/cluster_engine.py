@@ -19,6 +19,7 @@ from orchestra.cluster.engine import KubernetesEngine
 from orchestra.kube.config import load_kubeconfig
 from orchestra.plan.status import at_rest, status_of
 from testbed import torch_mounts
+from testbed.api import ApiError
 from testbed.cluster import Cluster
 from testbed.crds import install_crds
 from testbed.images import HOST
@@ -65,6 +66,11 @@ class OnCluster:
         """Ends the jobs and the engine."""
         for job in self.cluster.api.get(self.path("torchrunjobs"))["items"]:
             self.cluster.api.delete(self.path("torchrunjobs", job["metadata"]["name"]))
+        for queue in self.cluster.api.get(self.path("torchrunqueues"))["items"]:
+            path = self.path("torchrunqueues", queue["metadata"]["name"])
+            self.cluster.api.delete(path)
+            with contextlib.suppress(ApiError):  # the operator, which lets it go, may be about to end
+                self.cluster.api.patch(path, {"metadata": {"finalizers": None}})
         self.engine.close()
 
     def path(self, plural: str, name: str = "") -> str:
@@ -164,13 +170,23 @@ class OnCluster:
         self, *words: str, program: tuple[str, ...] = ("orchestra",), given: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """`orchestra ...` (or another program) as the user types it, in the user's folder."""
-        programs = f"{self.cluster.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        home = str(self.folder / "home")
-        env = os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": programs, "ORCHESTRA_HOME": home, "HOME": home}
         return subprocess.run(
-            [*program, *words], capture_output=True, text=True, check=False, env=env, cwd=self.folder,
+            [*program, *words], capture_output=True, text=True, check=False, env=self._env(), cwd=self.folder,
             timeout=300, input=given,
         )  # fmt: skip
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """`orchestra ...` that goes on, and hears ^C as from a terminal though a run in the background ignores it."""
+        heard = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+        return subprocess.Popen(
+            [sys.executable, "-c", heard, "orchestra", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._env(),
+            cwd=self.folder,
+        )  # fmt: skip
+
+    def _env(self) -> dict[str, str]:
+        programs = f"{self.cluster.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        home = str(self.folder / "home")
+        return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": programs, "ORCHESTRA_HOME": home, "HOME": home}
 
 
 def _ended(pod: Json) -> bool:

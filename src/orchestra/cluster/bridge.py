@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 A = TypeVar("A")
@@ -40,11 +40,12 @@ class Bridge:
             with contextlib.suppress(RuntimeError):  # closed already, together with its loop
                 self.run(batches.aclose())
 
-    def close(self) -> None:
-        """Ends the thread."""
+    def close(self, last: Callable[[], Awaitable[None]]) -> None:
+        """Ends whatever still runs (somebody pressed ^C), does a last thing, and ends the thread."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
+            asyncio.run_coroutine_threadsafe(_end(last), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
             loop.close()
@@ -56,6 +57,15 @@ class Bridge:
                 self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="kube")
                 self._thread.start()
             return self._loop
+
+
+async def _end(last: Callable[[], Awaitable[None]]) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await last()
 
 
 async def _next(batches: AsyncGenerator[Sequence[A], None]) -> Sequence[A] | None:

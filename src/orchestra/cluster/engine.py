@@ -66,8 +66,7 @@ class KubernetesEngine:
     def close(self) -> None:
         """Ends connections; the engine is not used any more."""
         if self._client is not None:
-            self._bridge.run(self._client.close())
-        self._bridge.close()
+            self._bridge.close(self._client.close)
 
     def look(self) -> None:
         """The operator looks for us."""

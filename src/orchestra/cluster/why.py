@@ -44,7 +44,7 @@ class Observed:
 
 def causes(seen: Observed) -> list[Cause]:
     """The reasons, most important first."""
-    found = _causes(seen)
+    found = [*_queue_unwell(seen), *_causes(seen)]
     return sorted(found, key=lambda cause: _ORDER.index(cause.about))
 
 
@@ -70,6 +70,17 @@ def _causes(seen: Observed) -> list[Cause]:
         case _:
             waiting = [*_half_gang(seen), *why_pods.causes(seen)]
             return [*(waiting or [Cause("job", message or f"it is {current.phase}")]), *_before(seen)]
+
+
+def _queue_unwell(seen: Observed) -> list[Cause]:
+    """What the operator says against the job's queue, while the job waits."""
+    current = status.status_of(seen.job)
+    queue = next((one for one in seen.queues if one.metadata.name == seen.job.spec.job_queue), None)
+    waits = current.phase in (None, "Pending", "Queued", "Provisioning")
+    if not waits or queue is None or queue.status is None or queue.status.phase not in ("Invalid", "Degraded"):
+        return []
+    wrong = [one for one in queue.status.conditions if one.status == "False" and one.type != "Ready"]  # that sums up
+    return [Cause("queue", f"queue {queue.metadata.name}: {one.reason}: {one.message}") for one in wrong]
 
 
 def _unheard(seen: Observed) -> Cause:

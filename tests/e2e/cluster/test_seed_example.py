@@ -30,6 +30,7 @@ def test_the_seeds_example_trains_and_kubectl_shows_it(site: OnCluster) -> None:
     queue["spec"] |= {name: here[name] for name in ("image", "imagePullPolicy", "env", "podTemplate")}
     queue["spec"]["nodeResources"] = {"gpus": 2, "memory": "4Gi"}
     queue["spec"]["scheduling"]["scheduler"] = "default-scheduler"
+    del queue["spec"]["kaiQueue"]
     job["spec"] |= {"numGPUs": 4, "command": "python -m orchestra.train.smoke --epochs 2"}
     job["spec"]["distributed"] = {"backend": "gloo", "rdzvBackend": "c10d"}
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "gpu-priority"}}

@@ -12,6 +12,7 @@ from builders import a_job, a_queue
 from orchestra.api.engine import Cause
 from orchestra.api.job import Failure, RestartBudget, TorchrunJob
 from orchestra.api.kubernetes import Condition
+from orchestra.api.queue import TorchrunQueueStatus
 from orchestra.cluster.kinds import Claim, ClusterEvent, Node, Pod
 from orchestra.cluster.why import (
     GANG_RELEASED,
@@ -121,6 +122,19 @@ def test_other_reasons_to_wait_keep_the_operators_words() -> None:
     job = status.with_status(job, conditions=[*status.status_of(job).conditions, half])
     pods = (a_pod(0, phase="Running"), a_pod(1, unscheduled=NO_GPUS))
     assert [one.about for one in why(job, pods=pods)] == ["gang", "nodes"]
+
+
+def test_a_queue_that_is_not_well_is_told_first() -> None:
+    said = "this cluster does not serve KAI's Queue; install KAI, or remove spec.kaiQueue"
+    conditions = [
+        Condition(kind, "False", "KaiNotInstalled", said, status.timestamp(NOW)) for kind in ("KaiQueueReady", "Ready")
+    ]
+    unwell = TorchrunQueueStatus(phase="Degraded", conditions=conditions)
+    queue = msgspec.structs.replace(a_queue("queue"), status=unwell)
+    first, second = why(job_in("Queued", "Refused", "404 page not found"), queues=(queue,))
+    assert (first.about, first.message) == ("queue", f"queue queue: KaiNotInstalled: {said}")
+    assert (second.about, second.message) == ("job", "Refused: 404 page not found")
+    assert [one.about for one in why(job_in("Succeeded"), queues=(queue,))] == ["job"]
 
 
 def test_the_reasons_are_those_that_the_operator_gives() -> None:
