@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from .child import Child
 from .crew import Crew
 from .environment import STOP_FILE, usable_cores, with_brought, worker_environment
 from .failure import LINES_KEPT, Evidence, Failure, explain_launcher
-from .files import read_json, remove, write_json
+from .files import read_json, remove, show_file, write_json
 from .guard import Guard
 from .hang import silence
 from .logbook import Echo, Logbook
@@ -32,6 +33,7 @@ from .result import build_result, write_termination_log
 from .spec import BadSpec, LaunchSpec, read_spec
 from .store import guests, store_port
 from .unpack import compile_shim, unpack
+from .venvs import inside, launched_inside
 from .verdict import EXIT_CODES, Stop, Verdict, judge
 
 _TICK_SECONDS = 0.1
@@ -89,6 +91,8 @@ class Agent:
 
     def _set_state(self, state: str, failure: dict[str, Any] | None = None) -> None:
         self._state = state
+        for file, there in ((self._spec.ready_file, state == "running"), (self._spec.healthy_file, not failure)):
+            show_file(file, there and state not in EXIT_CODES)
         self._pages.show(state, self._crew.round, failure)
 
     def say(self, text: str) -> None:
@@ -110,21 +114,56 @@ class Agent:
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, "utf-8")
-            if not self._spec.setup:
-                return self._turn_once()
-            self._start(self._spec.setup, "setup")
+            ended = self._make_environment(folder)
+            if ended is not None or not self._spec.setup:
+                return ended or self._turn_once()
+            ended = self._run_before(self._spec.setup)
         except OSError as error:
             return self._setup_failed(f"{error.filename}: {error.strerror}", None)
+        assert self._child is not None  # noqa: S101
+        if ended is not None:
+            return ended
+        # A service that the set-up command left in the background belongs to the worker, not to a dead rank.
+        self._kept = self._adopted()
+        if self._child.exit != 0:
+            return self._setup_failed(f"the set-up command exited with code {self._child.exit}", self._child)
+        return None
+
+    def _run_before(self, argv: list[str]) -> Verdict | None:
+        """Runs something to its end before the launch. A verdict if the worker ends meanwhile."""
+        self._start(argv, "setup")
         assert self._child is not None  # noqa: S101
         while self._child.exit is None:
             ended = self._turn_once()
             if ended is not None:
                 return ended
         self._drain_child()
-        # A service that the set-up command left in the background belongs to the worker, not to a dead rank.
-        self._kept = self._adopted()
-        if self._child.exit != 0:
-            return self._setup_failed(f"the set-up command exited with code {self._child.exit}", self._child)
+        return None
+
+    def _make_environment(self, folder: Path) -> Verdict | None:
+        spec = self._spec
+        if spec.environment is None:
+            return None
+        orders, answer = spec.folder / "environment.json", spec.folder / "environment-made.json"
+        remove(answer)
+        python = shutil.which(spec.program[0], path=self._env.get("PATH"))
+        interpreter = python if python and "python" in spec.program[0] else sys.executable
+        told = {**spec.environment, "workingDir": str(folder), "interpreter": interpreter, "answer": str(answer)}
+        write_json(orders, told)
+        ended = self._run_before([sys.executable, "-I", "-S", self._agent_file, "environment", str(orders)])
+        assert self._child is not None  # noqa: S101
+        if ended is not None:
+            return ended
+        made = read_json(answer)
+        if self._child.exit != 0 or made is None:
+            last = (list(self._child.errors) or ["it ended"])[-1]
+            return self._setup_failed(f"the environment could not be made: {last}", self._child)
+        inside(made["folder"], self._env)
+        self._spec = replace(
+            spec,
+            program=launched_inside(spec.program, made["folder"]),
+            launcher_argv=launched_inside(spec.launcher_argv, made["folder"]),
+        )
         return None
 
     def _turn_once(self) -> Verdict | None:
@@ -227,6 +266,7 @@ class Agent:
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             self._crew.look(now)
+            show_file(self._spec.healthy_file, True)
             self._crew.watch_memory()
             self._pages.show(self._state, self._crew.round)
         self._log.flush()

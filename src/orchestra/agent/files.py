@@ -26,6 +26,13 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
+def show_file(path: Path | None, there: bool) -> None:
+    """A file whose being there, and whose age, tells something: for probes that can only look."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.touch() if there else path.unlink()
+
+
 def remove(path: Path) -> None:
     """Removes the file if it is there."""
     with contextlib.suppress(FileNotFoundError):

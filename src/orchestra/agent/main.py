@@ -23,6 +23,10 @@ def main(words: list[str], agent_file: str) -> int:
         from .shim import run_rank  # the shim starts in a few milliseconds: it loads no HTTP server
 
         return run_rank(words[2:] if words[1] == "--" else words[1:], agent_file)
+    if len(words) == 2 and words[0] == "environment":
+        from .venvs import make
+
+        return make(words[1])
     if len(words) > 1 and words[0] == "preload":
         from .preload import wait_and_run
 

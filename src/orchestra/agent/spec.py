@@ -38,6 +38,10 @@ class LaunchSpec:
     parent_pid: int | None
     failures_left: int | None
     log_bytes: int
+    environment: dict[str, Any] | None = None
+    """Requirements to install first: `requirements`, `manager`, `python`, and `cache`, the folder for environments."""
+    ready_file: Path | None = None
+    healthy_file: Path | None = None
 
     @property
     def hosts_store(self) -> bool:
@@ -105,6 +109,9 @@ def parse_spec(data: dict[str, Any]) -> LaunchSpec:
         parent_pid=int(data["parentPid"]) if data.get("parentPid") else None,
         failures_left=None if data.get("failuresLeft") is None else int(data["failuresLeft"]),
         log_bytes=int(data.get("logBytes", 64 * 1024 * 1024)),
+        environment=data.get("environment") or None,
+        ready_file=Path(data["readyFile"]) if data.get("readyFile") else None,
+        healthy_file=Path(data["healthyFile"]) if data.get("healthyFile") else None,
     )
 
 

@@ -171,6 +171,8 @@ def launch_spec(
         "listen": f"{_HOST}:0",
         "parentPid": os.getpid(),
     }
+    if made.launch.environment is not None:
+        spec["environment"] = {**to_builtins(made.launch.environment), "cache": str(home.root / "environments")}
     if made.lifecycle.hang_timeout_seconds:
         spec["hangTimeoutSeconds"] = made.lifecycle.hang_timeout_seconds
     return spec

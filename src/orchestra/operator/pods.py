@@ -158,10 +158,14 @@ def launch_spec(plan: Plan, index: int, attempt: int, uid: str) -> Json:
         "gracePeriodSeconds": plan.lifecycle.grace_period_seconds or 0,
         "folder": f"{_STATE}/state",
         "resultFile": "/dev/termination-log",
+        "readyFile": "/tmp/ready",  # noqa: S108 -- the names that existing probes look for
+        "healthyFile": "/tmp/healthy",  # noqa: S108
         "listen": f"0.0.0.0:{names.AGENT_PORT}",
     }
     if plan.launch.working_dir:
         spec["workingDir"] = plan.launch.working_dir
+    if plan.launch.environment is not None:
+        spec["environment"] = {**to_builtins(plan.launch.environment), "cache": f"{_STATE}/environments"}
     if plan.lifecycle.hang_timeout_seconds:
         spec["hangTimeoutSeconds"] = plan.lifecycle.hang_timeout_seconds
     return spec

@@ -210,3 +210,16 @@ def test_the_termination_log_has_at_most_4_kib(worker: Worker, tmp_path: Path) -
     assert worker.start([sys.executable, "bad.py"], resultFile=str(log)).wait() == 1
     assert len(log.read_bytes()) <= 4096
     assert json.loads(log.read_text())["failure"]["reason"] == "Exception"
+
+
+def test_probes_that_can_only_look_at_files(worker: Worker, tmp_path: Path) -> None:
+    ready, healthy = tmp_path / "ready", tmp_path / "healthy"
+    worker.script("waits.py", "import time\ntime.sleep(600)\n")
+    worker.start([sys.executable, "waits.py"], readyFile=str(ready), healthyFile=str(healthy))
+    until(lambda: ready.exists() and healthy.exists(), 30, "both files are there")
+    first = healthy.stat().st_mtime
+    until(lambda: healthy.stat().st_mtime > first, 30, "touched while the loop turns")
+    worker.stop()
+    assert worker.wait() == 75
+    assert not ready.exists()
+    assert not healthy.exists()
