@@ -259,6 +259,22 @@
   - get
   - list
   - watch
+- apiGroups:
+  - ''
+  resources:
+  - pods
+  - events
+  - persistentvolumeclaims
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - ''
+  resources:
+  - pods/log
+  verbs:
+  - get
 {{- end }}
 {{- define "orchestra.rules.queueAdmin" -}}
 - apiGroups:

@@ -60,6 +60,9 @@ def user_rules() -> list[Json]:
     return [
         _rule("torchrun.ai", ["torchrunjobs"], [*_READ, "create", "update", "patch", "delete"]),
         _rule("torchrun.ai", ["torchrunqueues"], _READ),
+        # What `logs`, `events`, `status` and `why` look at.
+        _rule("", ["pods", "events", "persistentvolumeclaims"], _READ),
+        _rule("", ["pods/log"], ["get"]),
     ]
 
 

@@ -41,7 +41,6 @@ class Users:
             if role["metadata"]["name"] in ("orchestra-user", "orchestra-queue-admin"):
                 plane.admin.apply(f"{RBAC}/clusterroles/{role['metadata']['name']}", role)
         self._bind("user", "orchestra-user")
-        self._bind("user", "view")
         self._bind("boss", "orchestra-user")
         self._bind("boss", "orchestra-queue-admin")
         shared = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHARED_NAMESPACE}}
@@ -325,7 +324,7 @@ def test_the_command_line_finds_the_engine_that_is_meant(users: Users, tmp_path:
     refused = shell("run", *here, "echo hello")
     assert (refused.returncode, "submit goes to the cluster" in refused.stderr) == (1, True)
     waited = shell("wait", "mine")  # without any flag: this folder's job of that name is on this machine
-    assert (waited.returncode, "mine: this machine" in waited.stderr) == (0, True), waited.stderr
+    assert (waited.returncode, "this machine" in waited.stderr) == (0, True), waited.stderr
     offline = shell("logs", "mine", KUBECONFIG=str(unreachable(tmp_path)))
     assert ("[r0] hello" in offline.stdout, "does not answer" in offline.stderr) == (True, True), offline.stderr
     assert shell("list", KUBECONFIG=str(unreachable(tmp_path))).returncode == 1
