@@ -141,7 +141,7 @@ async def _rights(client: Client, namespace: str) -> list[Finding]:
     ]
     if not lacking:
         return [Finding("rights", "ok", f"you may run jobs in namespace {namespace}")]
-    mend = f"kubectl -n {namespace} create rolebinding NAME --clusterrole=orchestra-user --user=YOU (an administrator does)"
+    mend = f"kubectl -n {namespace} create rolebinding NAME --clusterrole=orchestra-user --user=YOU (an administrator)"
     return [Finding("rights", "missing", f"in namespace {namespace} you may not {', '.join(lacking)}", mend)]
 
 
