@@ -15,7 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ def running(plane: ControlPlane, folder: Path, work: Path) -> Iterator[dict[str,
         for name, used in ports.items():
             wait_until(f"{name} is ready", lambda used=used: _ready(used["health"]), timeout=120)  # type: ignore[misc]
         _apply(plane, hooks)
-        _apply_patiently(plane, list(yaml.safe_load_all((folder / "runtime.yaml").read_text())))
+        runtime = list(yaml.safe_load_all((folder / "runtime.yaml").read_text()))
+        _patiently(lambda: _apply(plane, runtime))  # its webhook may not be reachable at once
         yield {name: process.pid for name, process in started.items()}
     finally:
         for process in started.values():
@@ -139,7 +140,8 @@ def _install(plane: ControlPlane, file: Path, port: int) -> list[Json]:
             url = f"https://127.0.0.1:{port}{one['clientConfig']['service']['path']}"
             one["clientConfig"] = {"url": url, "caBundle": authority}
     _apply(plane, [one for one in documents if one not in hooks])
-    _kubectl(plane, "wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
+    # kubectl's own wait fails on a definition that has no condition yet.
+    _patiently(lambda: _kubectl(plane, "wait", "--for=condition=Established", "--timeout=120s", "crd", "--all"))
     return hooks
 
 
@@ -157,11 +159,11 @@ def _apply(plane: ControlPlane, documents: list[Json]) -> None:
         _kubectl(plane, "apply", "--server-side", "--force-conflicts", "-f", "-", text=yaml.safe_dump_all(documents))
 
 
-def _apply_patiently(plane: ControlPlane, documents: list[Json]) -> None:
-    end = time.monotonic() + 60
+def _patiently(act: Callable[[], None], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
     while True:
         try:
-            return _apply(plane, documents)
+            return act()
         except RuntimeError:
             if time.monotonic() > end:
                 raise

@@ -7,7 +7,7 @@ made again by somebody else is never hit.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -164,6 +164,19 @@ async def create_children(
             workers += 1
             group.create_task(work(group))
     return Creation(outcomes, errors, len(waiting))
+
+
+async def together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, object]) -> A:
+    """Both at once, where neither needs the other. Neither outlives the call, and a failure of either is raised."""
+    other = asyncio.create_task(second)
+    try:
+        made = await first
+    except BaseException:
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        raise
+    await other
+    return made
 
 
 async def apply_owned(

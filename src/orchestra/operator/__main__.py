@@ -17,6 +17,7 @@ from orchestra.kube.controller import changed_by_others
 from orchestra.kube.events import EventRecorder
 from orchestra.kube.lease import Elector
 from orchestra.kube.manager import Manager, ManagerOptions
+from orchestra.kube.metrics import Metrics
 from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly, by_namespace
 from orchestra.operator.etcd import Etcd
 from orchestra.operator.jobs import JobController
@@ -46,11 +47,12 @@ async def run(args: argparse.Namespace) -> None:
     """Until told to stop."""
     identity = f"{socket.gethostname()}-{os.getpid()}"
     access = load_kubeconfig(Path(args.kubeconfig)) if args.kubeconfig else find_access()
-    client = Client(access, manager="orchestra-operator")
+    metrics = Metrics()
+    client = Client(access, manager="orchestra-operator", metrics=metrics)
     try:
         lease_key = Key(args.lease_namespace, "orchestra-operator")
         lease = Elector(client, lease_key, identity) if args.lease_namespace else None
-        manager = Manager(client, lease=lease, options=_options(args))
+        manager = Manager(client, metrics=metrics, lease=lease, options=_options(args))
         jobs = manager.cache(JOBS, JobObject)
         queues = manager.cache(QUEUES, QueueObject, also=args.shared_queues_namespace)
         pods = manager.cache(PODS, PodObject, labels=JOB_LABEL)

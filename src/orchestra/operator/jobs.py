@@ -12,7 +12,6 @@ from orchestra.api.base import to_builtins
 from orchestra.api.job import TorchrunJob, TorchrunJobSpec
 from orchestra.api.kubernetes import ObjectMeta
 from orchestra.api.problem import Invalid, Problem
-from orchestra.api.queue import TorchrunQueue
 from orchestra.kube.cache import Cache
 from orchestra.kube.client import Client
 from orchestra.kube.controller import Result
@@ -21,9 +20,9 @@ from orchestra.kube.events import EventRecorder, ObjectReference
 from orchestra.kube.expectations import Expectations
 from orchestra.kube.objects import PODS, Key, Metadata, MetadataOnly, by_controller, by_namespace
 from orchestra.kube.status import StatusWriter
-from orchestra.kube.writes import Child, Creation, NotOurs, Replaced, create_children, delete_owned
+from orchestra.kube.writes import Child, Creation, NotOurs, Replaced, create_children, delete_owned, together
 from orchestra.operator.accepted import effective, started_with
-from orchestra.operator.attempt import agent_child, plan_attempt, pod_children, restarts_left, shared_children
+from orchestra.operator.attempt import agent_child, pod_children, restarts_left, shared_children
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation, Told
 from orchestra.operator.etcd import USUAL as USUAL_ETCD
@@ -33,6 +32,7 @@ from orchestra.operator.half_gangs import Rival, Seniority, looks_for_rivals, ma
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.lost_nodes import NODE_LOST_SECONDS, Losses
+from orchestra.operator.plans import Plans
 from orchestra.operator.pods import PodOptions
 from orchestra.operator.progress import ProgressBoard
 from orchestra.operator.queueing.lines import Lines
@@ -43,6 +43,7 @@ from orchestra.operator.starting import refused
 from orchestra.operator.stops import stop_owned
 from orchestra.plan import Plan, status
 
+_WIDE = 32  # creates at once: one of them has just been through a dry run
 _REPLACE_AGAIN = 30.0  # seconds until a refused addition to an elastic job is asked for again
 
 
@@ -70,6 +71,7 @@ class JobController:
         self._statuses = StatusWriter(client, JOBS)
         self._events, self._board, self._nodes = events, board, nodes
         self._clock, self._etcd = clock, etcd
+        self._plans = Plans(etcd.endpoint)
         self._agents: set[str] = set()
         self._quotas_of = quotas.index(by_namespace) if quotas is not None else None
         self._groups = GangReader(client)
@@ -108,12 +110,10 @@ class JobController:
             status=found.read_status(),
         )
         job, not_taken = effective(job)
-        queue, found_queue = None, self._lookup.queue_of(found)
+        found_queue = self._lookup.queue_of(found)
         made = None
         if found_queue is not None and not problems:
-            queue, problems = _read_queue(found_queue)
-        if queue is not None:
-            made, problems = _planned(queue, job, meta.uid, self._etcd.endpoint)
+            made, problems = self._planned(found_queue, job, meta.uid)
         return Observation(
             job=job,
             plan=made,
@@ -130,6 +130,16 @@ class JobController:
             rivals=self._rivals(found),
             quotas=tuple(self._quotas_of.get(meta.namespace)) if self._quotas_of is not None else (),
         )
+
+    def _planned(self, queue: QueueObject, job: TorchrunJob, uid: str) -> tuple[Plan | None, list[Problem]]:
+        attempt = max(1, status.status_of(job).attempt or 1)
+        try:
+            return started_with(self._plans.attempt(queue, job, uid, attempt), job), []
+        except Invalid as invalid:
+            return None, invalid.problems
+        except msgspec.ValidationError as error:  # an amount out of range, which no schema can say
+            text = f"queue {queue.metadata.name} cannot be read: {error}"
+            return None, [Problem("spec.jobQueue", text, "mend the queue")]
 
     def _rivals(self, found: JobObject) -> tuple[Rival, ...]:
         """Other jobs that wait for places. Looked for only by a job that waits for places itself."""
@@ -190,11 +200,10 @@ class JobController:
         """
         meta, attempt = found.metadata, decision.status.attempt or 1
         found_queue = self._lookup.queue_of(found)
-        queue = _read_queue(found_queue)[0] if found_queue is not None else None
-        if queue is None:
+        if found_queue is None:
             return []
         job = msgspec.structs.replace(seen.job, status=decision.status)
-        made = plan_attempt(queue, job, meta.uid, attempt, self._etcd.endpoint)
+        made = self._plans.attempt(found_queue, job, meta.uid, attempt)
         sees_nodes = self._nodes is not None and self._nodes.readable
         left = restarts_left(made, job)
         options = PodOptions(sees_nodes=sees_nodes, failures_left=left, etcd_image=self._etcd.image)
@@ -203,9 +212,11 @@ class JobController:
         missing = [child for child in children if child.key.name not in there]
         try:
             await self._ensure_agent(meta.namespace)
-            shared = await create_children(self._client, shared_children(made, meta, attempt), owner_uid=meta.uid)
+            wanted = shared_children(made, meta, attempt)
+            shared = await together(
+                create_children(self._client, wanted, owner_uid=meta.uid, start=len(wanted)), self._dry_run(missing)
+            )
             self._check_shared(shared, made)
-            await self._dry_run(missing)
         except ApiError as error:
             no = refusal_of([error])
             if no is None:
@@ -216,7 +227,9 @@ class JobController:
     async def _create(self, found: JobObject, seen: Observation, decision: Decision, missing: list[Child]) -> None:
         """The pods, all or none: a no half-way takes back what was made of this attempt."""
         meta = found.metadata
-        created = await create_children(self._client, missing, owner_uid=meta.uid, expectations=self._expected, start=8)
+        created = await create_children(
+            self._client, missing, owner_uid=meta.uid, expectations=self._expected, start=_WIDE
+        )
         if created.complete:
             return
         no = refusal_of_creation(created)
@@ -292,24 +305,6 @@ class TryLater(Exception):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(f"again in {seconds:g} s")
-
-
-def _read_queue(found: QueueObject) -> tuple[TorchrunQueue | None, list[Problem]]:
-    """The queue, or why nobody can read it: an amount out of range, which no schema can say."""
-    try:
-        return TorchrunQueue(metadata=ObjectMeta(name=found.metadata.name), spec=found.read_spec()), []
-    except msgspec.ValidationError as error:
-        return None, [
-            Problem("spec.jobQueue", f"queue {found.metadata.name} cannot be read: {error}", "mend the queue")
-        ]
-
-
-def _planned(queue: TorchrunQueue, job: TorchrunJob, uid: str, etcd: str | None) -> tuple[Plan | None, list[Problem]]:
-    attempt = max(1, status.status_of(job).attempt or 1)
-    try:
-        return started_with(plan_attempt(queue, job, uid, attempt, etcd), job), []
-    except Invalid as invalid:
-        return None, invalid.problems
 
 
 def _patience(made: Plan | None) -> float:

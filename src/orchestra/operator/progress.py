@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 
 import aiohttp
 import msgspec
 
 from orchestra.api.job import Progress
+from orchestra.kube.limits import Bucket
 from orchestra.operator import names
 from orchestra.operator.options import PROGRESS_SECONDS
 from orchestra.plan.status import progress_from
 
 _AT_ONCE = 64
 _TIMEOUT = 2.0
+_QUIET_ROUNDS = 3  # a job whose steps alone have changed is news once in so many times `every`
+_WRITES_A_SECOND = 20.0  # news of that kind, of all jobs together
 
 
 class ProgressBoard:
-    """The last word of each running job. `targets` names whom to ask: job UID -> address of rank 0's pod."""
+    """The last word of each running job. `targets` names whom to ask: job UID -> address of rank 0's pod.
+
+    A first word and a new checkpoint are news at once. Steps are only now and then, since each is a status write: 1,000
+    jobs that count steps must not be 100 writes a second. Whatever else is written of a job carries its latest word.
+    """
 
     def __init__(
-        self, targets: Callable[[], dict[str, str]], news: Callable[[str], None], *, every: float = PROGRESS_SECONDS
+        self,
+        targets: Callable[[], dict[str, str]],
+        news: Callable[[str], None],
+        *,
+        every: float = PROGRESS_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._every = every
         self._targets = targets
         self._news = news
+        self._clock = clock
         self._known: dict[str, Progress] = {}
+        self._told: dict[str, tuple[Progress, float]] = {}
+        self._waiting: dict[str, None] = {}
+        self._bucket = Bucket(_WRITES_A_SECOND, int(_WRITES_A_SECOND), clock)
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     def progress(self, uid: str) -> Progress | None:
@@ -37,17 +54,23 @@ class ProgressBoard:
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self._known.pop(uid, None)
+        self._told.pop(uid, None)
+        self._waiting.pop(uid, None)
 
     async def run(self) -> None:
-        """Asks for ever."""
+        """Asks for ever, evenly: a thousand at one moment would hold up everything else."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             while True:
                 targets = self._targets()
                 for uid in set(self._known) - set(targets):
                     self.forget(uid)
-                await asyncio.gather(*(self._ask(session, uid, address) for uid, address in targets.items()))
-                await asyncio.sleep(self._every * random.uniform(0.4, 0.6))  # noqa: S311 -- jitter
+                pause = self._every * random.uniform(0.4, 0.6) / max(1, len(targets))  # noqa: S311 -- jitter
+                for uid, address in targets.items():
+                    group.create_task(self._ask(session, uid, address))
+                    await asyncio.sleep(pause)
+                if not targets:
+                    await asyncio.sleep(pause)
 
     async def _ask(self, session: aiohttp.ClientSession, uid: str, address: str) -> None:
         async with self._gate:
@@ -58,7 +81,23 @@ class ProgressBoard:
                 return  # unreachable is not a hang: the agent alone decides that
         reported = view.get("progress") if isinstance(view, dict) else None
         if isinstance(reported, dict):
-            made = progress_from(reported)
-            if made != self._known.get(uid):
-                self._known[uid] = made
-                self._news(uid)
+            self.heard(uid, progress_from(reported))
+
+    def heard(self, uid: str, made: Progress) -> None:
+        """A job's word; whether it is news is decided here."""
+        self._known[uid] = made
+        now = self._clock()
+        before, when = self._told.get(uid, (None, 0.0))
+        if made == before:
+            return
+        if before is None or made.checkpoint_step != before.checkpoint_step:
+            self._tell(uid, now)
+        elif now - when >= _QUIET_ROUNDS * self._every:
+            self._waiting.setdefault(uid)
+        while self._waiting and self._bucket.take():  # in the order they came: nobody is passed over for ever
+            self._tell(next(iter(self._waiting)), now)
+
+    def _tell(self, uid: str, now: float) -> None:
+        self._waiting.pop(uid, None)
+        self._told[uid] = (self._known[uid], now)
+        self._news(uid)

@@ -1,0 +1,58 @@
+"""What of a job's progress is worth a status write."""
+
+from __future__ import annotations
+
+from orchestra.api.job import Progress
+from orchestra.operator.progress import ProgressBoard
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def board(clock: Clock, told: list[str]) -> ProgressBoard:
+    return ProgressBoard(dict, told.append, every=10.0, clock=clock)
+
+
+def test_a_first_word_and_a_checkpoint_are_news_at_once_and_steps_only_now_and_then() -> None:
+    clock = Clock()
+    told: list[str] = []
+    made = board(clock, told)
+    for second in range(60):
+        clock.now = float(second)
+        made.heard("job", Progress(step=second, checkpoint_step=40 if second >= 40 else None))
+    assert len(told) == 3, "the first word, after 30 s, the checkpoint"
+    latest = made.progress("job")
+    assert latest is not None
+    assert latest.step == 59, "the latest word is known all the same"
+
+
+def test_steps_of_a_thousand_jobs_are_twenty_writes_a_second() -> None:
+    clock = Clock()
+    told: list[str] = []
+    made = board(clock, told)
+    for number in range(1000):
+        made.heard(f"job-{number}", Progress(step=1))
+    assert len(told) == 1000, "each job's first word"
+    told.clear()
+    for second in range(30, 90, 5):
+        clock.now = float(second)
+        for number in range(1000):
+            clock.now += 0.005
+            made.heard(f"job-{number}", Progress(step=second))
+    assert 1000 <= len(told) <= 60 * 20 + 20
+    assert len(set(told)) == 1000, "nobody is forgotten"
+
+
+def test_a_job_that_is_gone_is_forgotten() -> None:
+    clock = Clock()
+    told: list[str] = []
+    made = board(clock, told)
+    made.heard("job", Progress(step=1))
+    made.forget("job")
+    assert made.progress("job") is None
+    made.heard("job", Progress(step=1))
+    assert told == ["job", "job"]
