@@ -128,6 +128,8 @@ def plain(trainer: Trainer, weights: dict[str, torch.Tensor]) -> tuple[float, fl
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         clock.tick(step)
+        if (step + 1) % options.log_every == 0 or step == 0:
+            print(f"nanoGPT step {step + 1} loss={float(loss.detach()):.5f}", flush=True)
     total = 0.0
     with torch.no_grad(), autocast:
         for batch in range(options.eval_batches):
@@ -184,6 +186,36 @@ def translated(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return renamed
 
 
+def gradients_off(trainer: Trainer, weights: dict[str, torch.Tensor]) -> None:
+    """How far both first gradients are from those in fp32, before anything is compiled or trained."""
+    inputs, targets = trainer._batch(trainer.data, list(range(4)))
+    anchor = Plain(trainer.options).to(trainer.world.device)
+    anchor.load_state_dict(weights)
+
+    def norm_of(*, bf16: bool) -> dict[str, torch.Tensor]:
+        anchor.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=bf16):
+            loss = anchor(inputs, targets)
+        loss.backward()
+        print(f"  loss {'bf16' if bf16 else 'fp32'}: {float(loss.detach()):.5f}")
+        return {name: value.grad.clone() for name, value in anchor.named_parameters() if value.grad is not None}
+
+    torch.set_float32_matmul_precision("highest")
+    exact, theirs = norm_of(bf16=False), norm_of(bf16=True)
+    torch.set_float32_matmul_precision("high")
+    loss = trainer.placed.net(inputs, targets).loss / targets.numel()
+    loss.backward()
+    print(f"  loss ours: {float(loss.detach()):.5f}")
+    ours = {name: value.grad for name, value in trainer.placed.net.named_parameters() if value.grad is not None}
+    ours = translated(ours)
+    for name, found in (("nanoGPT bf16", theirs), ("orchestra", ours)):
+        off = {part: float((found[part] - exact[part]).norm() / exact[part].norm()) for part in exact}
+        worst = max(off, key=lambda part: off[part])
+        middle = sorted(off.values())[len(off) // 2]
+        print(f"  gradients of {name} against fp32: median {middle:.4f}, worst {off[worst]:.4f} ({worst})")
+    trainer.placed.net.zero_grad()
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser()
@@ -219,6 +251,9 @@ def main() -> None:
             chosen = dataclasses.replace(options, output_dir=f"{folder}/{mode}", fp8=mode == "fp8")
             trainer = Timed(chosen)
             weights = translated(trainer.first_weights)
+            if gpu:
+                print(mode)
+                gradients_off(trainer, weights)
             trainer.run()
             rows.append((f"orchestra, {mode}", trainer.clock.speed(), trainer._validation_loss))
             if asked.profile:

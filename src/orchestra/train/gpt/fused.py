@@ -12,17 +12,19 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from orchestra.train.gpt.fp8 import product
+
 Tensor = torch.Tensor
 _CHUNK = 16384
 _BLOCK = 4096
 IGNORED = -100
 
 
-def cross_entropy_sum(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The sum over all targets (-100: none) of the cross-entropy of `x @ weight.T`."""
+def cross_entropy_sum(x: Tensor, weight: Tensor, targets: Tensor, fp8: bool = False) -> Tensor:
+    """The sum over all targets (-100: none) of the cross-entropy of `x @ weight.T`; in training that product in FP8."""
     flat, wanted = x.reshape(-1, x.shape[-1]), targets.reshape(-1)
     if x.device.type == "cuda" and torch.is_grad_enabled() and x.dtype == torch.bfloat16:
-        fused: Tensor = _Fused.apply(flat, weight, wanted)  # type: ignore[no-untyped-call]
+        fused: Tensor = _Fused.apply(flat, weight, wanted, fp8)  # type: ignore[no-untyped-call]
         return fused
     logits = functional.linear(flat, weight.to(x.dtype))
     loss: Tensor = functional.cross_entropy(logits.float(), wanted, ignore_index=IGNORED, reduction="sum")
@@ -31,21 +33,21 @@ def cross_entropy_sum(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        loss, dx, dw = loss_and_gradients(x, weight.to(x.dtype), targets)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, fp8: bool) -> Tensor:
+        loss, dx, dw = loss_and_gradients(x, weight.to(x.dtype), targets, fp8)
         ctx.save_for_backward(dx, dw)
         ctx.weight_dtype = weight.dtype
         total: Tensor = loss
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         dx, dw = ctx.saved_tensors
-        return dx * gradient.to(dx.dtype), (dw * gradient).to(ctx.weight_dtype), None
+        return dx * gradient.to(dx.dtype), (dw * gradient).to(ctx.weight_dtype), None, None
 
 
 @torch.library.custom_op("orchestra::loss_and_gradients", mutates_args=())
-def loss_and_gradients(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def loss_and_gradients(x: Tensor, weight: Tensor, targets: Tensor, fp8: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The summed loss, and its gradients by `x` and `weight`."""
     from orchestra.train.gpt.kernels import softmax_minus_one_hot
 
@@ -55,7 +57,7 @@ def loss_and_gradients(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
     vocabulary = weight.shape[0]
     for first in range(0, len(x), _CHUNK):
         part = slice(first, min(first + _CHUNK, len(x)))
-        logits = x[part] @ weight.t()
+        logits = product(x[part], weight) if fp8 else x[part] @ weight.t()
         softmax_minus_one_hot[(len(logits),)](
             logits, targets[part], losses[part], vocabulary, logits.stride(0), BLOCK=_BLOCK, num_warps=8
         )
@@ -65,5 +67,5 @@ def loss_and_gradients(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
 
 
 @loss_and_gradients.register_fake
-def _(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001 - the same shape
+def _(x: Tensor, weight: Tensor, targets: Tensor, fp8: bool = False) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
     return x.new_empty((), dtype=torch.float32), torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32)

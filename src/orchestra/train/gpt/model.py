@@ -15,7 +15,7 @@ from orchestra.train.gpt.fp8 import fp8_linear
 from orchestra.train.gpt.fused import cross_entropy_sum
 
 Tensor = torch.Tensor
-_MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # SplitMix64's constants, as int64
+_MIX = (-4658895280553007687, -7723592293110705685)  # SplitMix64's constants, as int64
 _INITIAL = 0.02
 
 
@@ -192,7 +192,7 @@ class Gpt(nn.Module):
     ) -> Result:
         """The loss on these targets (-100: none). `keys`, one a row, are what dropout depends on; None: no dropout."""
         x, auxiliary, used = self._hidden(inputs, positions, documents, keys)
-        loss = cross_entropy_sum(x, self.tokens.weight, targets)
+        loss = cross_entropy_sum(x, self.tokens.weight, targets, self.shape.fp8)
         return Result(loss, auxiliary, used)
 
     def logits(self, inputs: Tensor) -> Tensor:
@@ -231,7 +231,8 @@ class Gpt(nn.Module):
 
 def dropout_keys(seed: int, step: int, samples: list[int], device: torch.device) -> Tensor:
     """One key for each sample of a step: the same on whatever rank, and in whatever part, the sample is computed."""
-    keys = torch.tensor([(seed * 1_000_003 + step) * 1_000_003 + sample for sample in samples], dtype=torch.int64)
+    whole = [(seed * 1_000_003 + step) * 1_000_003 + sample for sample in samples]
+    keys = torch.tensor([number % (1 << 63) for number in whole], dtype=torch.int64)
     return _mixed_bits(keys).to(device)
 
 
@@ -240,13 +241,13 @@ def keyed_dropout(x: Tensor, share: float, keys: Tensor | None, site: int) -> Te
     if keys is None or share == 0:
         return x
     places = torch.arange(x[0].numel(), device=x.device).view(1, *x.shape[1:])
-    row = (keys + site * _MIX[2]).view(-1, *[1] * (x.dim() - 1))
+    row = _mixed_bits(keys + site).view(-1, *[1] * (x.dim() - 1))
     chance = (_mixed_bits(places + row) & 0xFFFFFF).to(torch.float32) / float(1 << 24)
     return x * ((chance >= share).to(x.dtype) / (1 - share))
 
 
 def _mixed_bits(value: Tensor) -> Tensor:
     """SplitMix64 on int64 (the shifts are arithmetic here, which does as well)."""
-    value = (value ^ (value >> 30)) * _MIX[1]
-    value = (value ^ (value >> 27)) * _MIX[2]
+    value = (value ^ (value >> 30)) * _MIX[0]
+    value = (value ^ (value >> 27)) * _MIX[1]
     return value ^ (value >> 31)

@@ -159,16 +159,14 @@ class Trainer:
         number = self.step // self.options.checkpoint_every
         exports = self._exports(number)
         self.checkpoints.save_async(self.step, self._state(), metric=self._metric(), exports=exports)
-        if exports and self.world.is_first:
-            for old in exports[0].parent.glob("checkpoint_*.pt"):
-                if old.stem[11:].isdigit() and int(old.stem[11:]) <= number - self.options.keep:
-                    old.unlink(missing_ok=True)
+        self._drop_old_exports(number)
 
     def _leave(self, outcome: Literal["stopped", "done"]) -> None:
         if outcome == "done" and not self._due(self.options.eval_every):
             self._evaluate()
         number = self.step // self.options.checkpoint_every if self._due(self.options.checkpoint_every) else None
         path = self.checkpoints.save(self.step, self._state(), metric=self._metric(), exports=self._exports(number))
+        self._drop_old_exports(number)
         if outcome == "done":
             self.metrics.say(f"[DONE] steps={self.step} goodput={self.goodput.share():.3f} checkpoint={path}")
             self._print_sample()
@@ -227,6 +225,14 @@ class Trainer:
             return []
         out = self.world.output_dir
         return [out / "current_ckpt.pt"] + ([out / f"checkpoint_{number}.pt"] if number else [])
+
+    def _drop_old_exports(self, number: int | None) -> None:
+        if number is None or not self.world.is_first:
+            return
+        for old in self.world.output_dir.glob("checkpoint_*.pt"):
+            count = old.stem.partition("_")[2]
+            if count.isdigit() and int(count) <= number - self.options.keep:
+                old.unlink(missing_ok=True)
 
     def _metric(self) -> float | None:
         """The validation loss, if it is that of this very step."""
