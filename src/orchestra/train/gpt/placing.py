@@ -55,7 +55,7 @@ class Placed:
             return
         self.model = torch.compile(self.net) if self._compile else self.net
         if self._world.size > 1:
-            self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=True, broadcast_buffers=False)
 
     def part(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around one part of a step: gradients travel only after the last."""
