@@ -54,6 +54,11 @@ class Operator:
         """Whether it still lives."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of a process that ended by itself."""
+        return self._process.poll() if self._process is not None else None
+
     def log(self) -> str:
         """All it said."""
         return self.log_file.read_text(errors="replace")

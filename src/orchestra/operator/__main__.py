@@ -24,7 +24,7 @@ from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.options import add_arguments
-from orchestra.operator.progress import ProgressBoard
+from orchestra.operator.progress import ProgressBoard, addresses
 from orchestra.operator.queueing.controller import QueueController
 from orchestra.operator.queueing.kai_queues import KaiQueues
 from orchestra.operator.queueing.kinds import (
@@ -62,9 +62,8 @@ async def run(args: argparse.Namespace) -> None:
         events = EventRecorder(client, controller="torchrun.ai/operator", instance=identity)
         by_uid, by_home = jobs.index(lambda job: (job.metadata.uid,)), jobs.index(by_namespace)
 
-        def targets() -> dict[str, str]:
-            running = (pod for pod in pods if pod.is_worker and pod.index == 0 and pod.status.phase == "Running")
-            return {pod.metadata.controller_uid or "": pod.status.pod_ip for pod in running if pod.status.pod_ip}
+        def targets() -> dict[str, list[str]]:
+            return addresses(pod for pod in pods if pod.is_worker and pod.status.phase == "Running")
 
         def news(uid: str) -> None:
             for job in by_uid.get(uid):

@@ -62,6 +62,7 @@ class Terminated(Slim, frozen=True):
     """How a container ended."""
 
     exit_code: int = 0
+    finished_at: str | None = None
     reason: str = ""
     message: str = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import aiohttp
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from orchestra.api.job import Progress
 from orchestra.kube.limits import Bucket
 from orchestra.operator import names
+from orchestra.operator.kinds import PodObject
 from orchestra.operator.options import PROGRESS_SECONDS
 from orchestra.plan.status import progress_from
 
@@ -23,7 +24,8 @@ _WRITES_A_SECOND = 20.0  # news of that kind, of all jobs together
 
 
 class ProgressBoard:
-    """The last word of each running job. `targets` names whom to ask: job UID -> address of rank 0's pod.
+    """The last word of each running job. `targets` names whom to ask: job UID -> addresses of its workers.
+    Who of them has rank 0 is what agents report, and is asked again as long as it answers.
 
     A first word and a new checkpoint are news at once. Steps are only now and then, since each is a status write: 1,000
     jobs that count steps must not be 100 writes a second. Whatever else is written of a job carries its latest word.
@@ -31,7 +33,7 @@ class ProgressBoard:
 
     def __init__(
         self,
-        targets: Callable[[], dict[str, str]],
+        targets: Callable[[], dict[str, list[str]]],
         news: Callable[[str], None],
         *,
         every: float = PROGRESS_SECONDS,
@@ -42,6 +44,7 @@ class ProgressBoard:
         self._news = news
         self._clock = clock
         self._known: dict[str, Progress] = {}
+        self._asked: dict[str, str] = {}
         self._told: dict[str, tuple[Progress, float]] = {}
         self._waiting: dict[str, None] = {}
         self._bucket = Bucket(_WRITES_A_SECOND, int(_WRITES_A_SECOND), clock)
@@ -54,6 +57,7 @@ class ProgressBoard:
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self._known.pop(uid, None)
+        self._asked.pop(uid, None)
         self._told.pop(uid, None)
         self._waiting.pop(uid, None)
 
@@ -66,19 +70,25 @@ class ProgressBoard:
                 for uid in set(self._known) - set(targets):
                     self.forget(uid)
                 pause = self._every * random.uniform(0.4, 0.6) / max(1, len(targets))  # noqa: S311 -- jitter
-                for uid, address in targets.items():
-                    group.create_task(self._ask(session, uid, address))
+                for uid, workers in targets.items():
+                    group.create_task(self._ask(session, uid, workers))
                     await asyncio.sleep(pause)
                 if not targets:
                     await asyncio.sleep(pause)
 
-    async def _ask(self, session: aiohttp.ClientSession, uid: str, address: str) -> None:
+    async def _ask(self, session: aiohttp.ClientSession, uid: str, workers: list[str]) -> None:
+        address = self._asked.get(uid)
+        if address not in workers:
+            address = workers[0]
+        self._asked[uid] = workers[(workers.index(address) + 1) % len(workers)]  # unless this one has rank 0
         async with self._gate:
             try:
                 async with session.get(f"http://{address}:{names.AGENT_PORT}/progress") as answer:
                     view = msgspec.json.decode(await answer.read())
             except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
                 return  # unreachable is not a hang: the agent alone decides that
+        if isinstance(view, dict) and "0" in (view.get("ranks") or {}):
+            self._asked[uid] = address
         reported = view.get("progress") if isinstance(view, dict) else None
         if isinstance(reported, dict):
             self.heard(uid, progress_from(reported))
@@ -101,3 +111,13 @@ class ProgressBoard:
         self._waiting.pop(uid, None)
         self._told[uid] = (self._known[uid], now)
         self._news(uid)
+
+
+def addresses(running: Iterable[PodObject]) -> dict[str, list[str]]:
+    """The running workers of each job's newest attempt: what a lost node still runs of an older one is not asked."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for pod in sorted(running, key=lambda pod: (-pod.attempt, pod.index)):
+        attempt, known = found.setdefault(pod.metadata.controller_uid or "", (pod.attempt, []))
+        if attempt == pod.attempt and pod.status.pod_ip:
+            known.append(pod.status.pod_ip)
+    return {uid: known for uid, (_, known) in found.items() if known}

@@ -10,6 +10,7 @@ from orchestra.api.job import Failure, TorchrunJob
 from orchestra.operator.kinds import PodObject
 from orchestra.plan import status
 from orchestra.plan.outcome import AgentResult, Outcome, RankFailure, outcome_of
+from orchestra.plan.status import seconds_of
 
 _STOPPED = 75
 _KILLED = (137, 143)
@@ -40,7 +41,8 @@ def outcome_of_pods(
 
 def wait_for_words(failed: tuple[PodObject, ...], now: float, patience: float) -> float:
     """Seconds that the others may still take to tell why they failed too."""
-    return min(_ended_at(pod, now) for pod in failed) + patience - now
+    ends = [when for when in map(_ended_at, failed) if when is not None]
+    return min(ends) + patience - now if ends else 0.0
 
 
 def outcome_of_ended(ended: tuple[PodObject, ...]) -> Outcome:
@@ -113,9 +115,13 @@ def _lost(message: str) -> Outcome:
     return Outcome("lost", failure=Failure(reason="Preempted", message=message))
 
 
-def _ended_at(pod: PodObject, now: float) -> float:
+def _ended_at(pod: PodObject) -> float | None:
+    """When it failed: by its agent's word, else by the kubelet's."""
     result = result_of(pod)
-    return result.failure.time if result and result.failure and result.failure.time else now
+    if result and result.failure and result.failure.time:
+        return result.failure.time
+    terminated = pod.terminated()
+    return seconds_of(terminated.finished_at) if terminated is not None else None
 
 
 def why_not_running(workers: tuple[PodObject, ...]) -> str | None:

@@ -147,3 +147,29 @@ def test_the_result_fits_a_termination_log() -> None:
     short = shortened(result)
     assert len(short) <= 4096
     assert b'"Exception"' in short
+
+
+PEER = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.1]:1234"
+
+
+def fell(number: int, *, with_a_peer: bool) -> Rank:
+    errors = deque(PEER.splitlines()) if with_a_peer else deque(["Traceback (most recent call last):", "ValueError: x"])
+    return ended(number, 1, errors=errors, lines=errors)
+
+
+def test_an_elastic_worker_is_ended_by_failures_of_its_own_and_not_by_the_loss_of_others() -> None:
+    def over(ranks: Round, left: int) -> bool:
+        return judge(ranks, None, None, 5.0, lambda _: False, lambda: Failure("", ""), left) is not None
+
+    lost_a_peer = a_round(fell(0, with_a_peer=True), a_rank(1, cleared=True, how="ended", exit=-15))
+    assert not over(lost_a_peer, 0)
+    assert over(a_round(fell(0, with_a_peer=False), fell(1, with_a_peer=True)), 0)
+    assert not over(a_round(fell(0, with_a_peer=False)), 1)
+    lost_a_peer.join(a_rank(0, round=1))
+    assert (lost_a_peer.failures, lost_a_peer.restarts) == (0, 1)
+    again = a_round(fell(0, with_a_peer=False))
+    again.join(fell(0, with_a_peer=False))
+    assert again.failures == 1
+    assert over(again, 1), "the second failure is one too many"
+    result = build_result(Verdict("done"), lost_a_peer, 1, 0, None, None, own_failures=True)
+    assert result["restarts"] == 0

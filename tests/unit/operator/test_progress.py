@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from orchestra.api.job import Progress
-from orchestra.operator.progress import ProgressBoard
+from orchestra.kube.objects import Metadata, OwnerReference
+from orchestra.operator.kinds import PodObject, PodStatus
+from orchestra.operator.progress import ProgressBoard, addresses
 
 
 class Clock:
@@ -56,3 +58,18 @@ def test_a_job_that_is_gone_is_forgotten() -> None:
     assert made.progress("job") is None
     made.heard("job", Progress(step=1))
     assert told == ["job", "job"]
+
+
+def a_pod(index: int, attempt: int, address: str) -> PodObject:
+    owner = OwnerReference(
+        api_version="torchrun.ai/v1alpha1", kind="TorchrunJob", name="job", uid="uid", controller=True
+    )
+    labels = {"torchrun.ai/attempt": str(attempt), "torchrun-node-index": str(index)}
+    meta = Metadata(name=f"job-{index}-r{attempt}", uid=address, labels=labels, owner_references=(owner,))
+    return PodObject(metadata=meta, status=PodStatus(phase="Running", pod_ip=address))
+
+
+def test_only_the_newest_attempt_is_asked_the_first_index_first() -> None:
+    pods = [a_pod(0, 1, "old"), a_pod(3, 2, "third"), a_pod(1, 2, "first"), a_pod(2, 2, "")]
+    assert addresses(pods) == {"uid": ["first", "third"]}
+    assert addresses([a_pod(0, 1, "")]) == {}

@@ -140,11 +140,15 @@ def test_a_lost_store_starts_a_new_attempt_that_is_free(gone: tuple[PodObject, .
 
 def test_what_the_cluster_says_of_a_pod_without_a_last_word_is_the_reason() -> None:
     evicted = a_pod(1, "Failed", reason="Evicted")
-    made = decided(job(maxRestarts=0), a_pod(0), evicted, store(), now=NOW + 60)
-    waited = decided(job(maxRestarts=0), a_pod(0, "Failed", reason="Evicted"), evicted, store(), now=NOW + 60)
-    assert made.look_again == pytest.approx(5), "the others may still tell more"
-    assert (waited.status.phase, waited.status.restarts) == ("Pending", 0)
-    assert "Evicted" in str(waited.status.failure)
+    made = decided(job(maxRestarts=0), a_pod(0), evicted, store())
+    assert (made.status.phase, made.status.restarts) == ("Pending", 0)
+    assert "Evicted" in str(made.status.failure)
+
+
+def test_a_killed_agent_ends_the_attempt_though_the_others_notice_nothing() -> None:
+    dead = a_pod(1, "Failed", ended=Terminated(exit_code=137, finished_at=status.timestamp(NOW)))
+    assert decided(job(), a_pod(0), dead, store(), now=NOW + 1).look_again == pytest.approx(4), "they may tell more"
+    assert decided(job(), a_pod(0), dead, store(), now=NOW + 6).status.phase == "Pending"
 
 
 # ---- elastic
