@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from orchestra.train.sft.meter import Reading
 from orchestra.train.sft.options import Options
 from orchestra.train.sft.training import Trainer as OurTrainer
 
@@ -82,19 +84,17 @@ class Timed(OurTrainer):
     """Our trainer, watched."""
 
     def __init__(self, options: Options, profile: bool) -> None:
-        self.reports: list[tuple[float, int, float]] = []
+        self.readings: list[Reading] = []
         self.profiler = torch.profiler.profile() if profile else None
         super().__init__(options)
 
-    def _report(self, loss: float, seconds: float) -> None:  # noqa: ARG002
-        self.step -= 1
-        self.reports.append((time.monotonic(), self.train_rows.tokens(self._global_rows()), loss))
-        self.step += 1
-        if self.profiler and self.step == WARM_UP:
+    def _report(self, now: Reading) -> None:
+        self.readings.append(now)
+        if self.profiler and now.step == WARM_UP:
             self.profiler.start()
-        if self.profiler and self.step == WARM_UP + 3:
+        if self.profiler and now.step == WARM_UP + 3:
+            torch.cuda.synchronize()
             self.profiler.stop()
-
             print_kernels(self.profiler)
 
 
@@ -128,10 +128,10 @@ def ours(model: Path, documents: Path, out: Path, *flags: Any, profile: bool = F
     torch.cuda.reset_peak_memory_stats() if GPU else None
     trainer = Timed(options, profile)
     trainer.run()
-    moments = trainer.reports[WARM_UP if len(trainer.reports) > WARM_UP + 3 else 1 :]
-    seconds = moments[-1][0] - moments[0][0]
-    speed = sum(tokens for _, tokens, _ in moments[1:]) / seconds
-    return Speed(speed, moments[-1][2], torch.cuda.max_memory_allocated() / 1e9 if GPU else 0.0)
+    # The median of the steps: the last of an epoch is short, and once in a while the compiler runs again.
+    steady = trainer.readings[WARM_UP:]
+    speed = statistics.median(reading.tokens_per_second for reading in steady)
+    return Speed(speed, steady[-1].loss, torch.cuda.max_memory_allocated() / 1e9 if GPU else 0.0)
 
 
 def hugging_face(model: Path, documents: Path, out: Path, rows: int) -> Speed:
@@ -210,7 +210,7 @@ def packed_equals_apart(model: Path, documents: Path) -> Speed:
             layout = lay_out(rows.batch([row], size=1), device)
             loss = loss_of(layout.tokens, layout.positions, layout.labels, layout.attention)
             loss.backward()
-            total += float(loss)
+            total += float(loss.detach())
         trained = [parameter for parameter in loss_of.parameters() if parameter.requires_grad]
         found.append(
             (

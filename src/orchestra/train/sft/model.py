@@ -61,7 +61,8 @@ def with_adapter(model: Any, options: Options, device: torch.device) -> Any:
         adapted = get_peft_model(model, config)
     except ValueError as error:
         raise Refused(f"--lora-targets {targets}: {error}") from error
-    quicken(adapted, fp8=options.fp8)
+    if options.parallel != "deepspeed":  # it gathers weights layer by layer, where PEFT's own forward looks for them
+        quicken(adapted, fp8=options.fp8)
     return adapted
 
 

@@ -31,7 +31,7 @@ class Options:
     max_length: int = option(2048, "tokens in a row; longer documents are cut", least=2)
     packing: bool = option(True, "put several documents into one row; none of them sees the others")
     output_dir: str = option("out", "folder for everything written; ORCHESTRA_OUTPUT_DIR wins over it")
-    run: str = option("", "name of a folder within it")
+    run_name: str = option("", "name of a folder within it")
     epochs: int = option(3, "how often each document is seen", least=1)
     batch: int = option(8, "rows in a step, over all processes together", least=1)
     micro_batch: int = option(1, "rows that a process computes at once", least=1)

@@ -15,6 +15,7 @@ from orchestra.train import environment
 from orchestra.train.batches import Batches, refuse_uneven
 from orchestra.train.sft import documents, hub, model
 from orchestra.train.sft.attention import lay_out
+from orchestra.train.sft.meter import Meter, Reading
 from orchestra.train.sft.options import Options
 from orchestra.train.sft.outputs import Outputs, Score
 from orchestra.train.sft.parallel import Native, Parallel
@@ -32,7 +33,7 @@ class Trainer:
         hub.adopt_token()
         self.world = train.init(options.output_dir, seed=options.seed)
         refuse_uneven(options.batch, self.world.size)
-        self.folder = self.world.output_dir / options.run
+        self.folder = self.world.output_dir / options.run_name
         with train.phase("load", _LOADING_LIMIT):
             self.tokenizer = hub.load_tokenizer(options)
             loss_of = model.make(options, self.world.device)
@@ -42,6 +43,7 @@ class Trainer:
         self.outputs = Outputs(self.folder, self.world)
         self.checkpoints = train.Checkpoints(self.folder / "checkpoints", asynchronous=True)
         self.scores: list[Score] = []
+        self.meter = Meter(self._report, lagging=self.world.device.type == "cuda")
         self.step = self._resume()
         self.stop = train.Stop()
         self._say_what_is_trained()
@@ -50,11 +52,11 @@ class Trainer:
         """Train to the end, or to the step at which a stop is agreed."""
         if not self._evaluate_if_due():
             return self._leave("stopped")
-        for rows in self.batches.slices(self.world.rank, self.world.size, after=self.step):
-            begun = time.monotonic()
-            loss = self._optimize(rows)
+        self.meter.resume()
+        for everyone in self.batches.slices(0, 1, after=self.step):
+            loss = self._optimize(everyone)
             self.step += 1
-            self._report(loss, time.monotonic() - begun)
+            self.meter.passed(self.step, loss, self.train_rows.tokens(everyone))
             if self.stop.agreed() and self.step < self.batches.steps:
                 return self._leave("stopped")
             if not self._evaluate_if_due():
@@ -62,16 +64,18 @@ class Trainer:
             every = self.options.checkpoint_every
             if self._epoch_ends or (every and self.step % every == 0):
                 self._save(wait=False)
+                self.meter.resume()
         return self._leave("done")
 
     @property
     def _epoch_ends(self) -> bool:
         return self.step > 0 and self.step % self.batches.steps_per_epoch == 0
 
-    def _optimize(self, rows: list[int]) -> float:
-        """One step. Returns the mean loss over the targets of the global batch."""
+    def _optimize(self, everyone: list[int]) -> torch.Tensor:
+        """One step on the rows of all ranks. Returns the mean loss over the targets of the global batch."""
         time.sleep(self.options.step_delay)
-        targets = max(1, self.train_rows.targets(self._global_rows()))
+        rows = everyone[self.world.rank :: self.world.size]
+        targets = max(1, self.train_rows.targets(everyone))
         total = torch.zeros((), device=self.world.device)
         size = self.options.micro_batch
         pieces = math.ceil(self.options.batch / self.world.size / size)
@@ -87,10 +91,8 @@ class Trainer:
                 self.parallel.backward(loss, last)
             total += loss.detach()
         self.parallel.update(self._learning_rate())
-        return float(self.world.total(total).item())
-
-    def _global_rows(self) -> list[int]:
-        return next(self.batches.slices(0, 1, after=self.step))
+        summed: torch.Tensor = self.world.total(total)
+        return summed
 
     def _learning_rate(self) -> float:
         rising = max(1, math.ceil(self.options.warmup * self.batches.steps))
@@ -104,6 +106,7 @@ class Trainer:
         epoch = self.step // self.batches.steps_per_epoch
         if not self._epoch_ends or len(self.scores) >= epoch:
             return True
+        self.meter.flush()
         score = self._evaluate(epoch)
         if score is None:
             return False
@@ -210,6 +213,7 @@ class Trainer:
         return self.parallel.save(self.checkpoints, self.step, notes, wait)
 
     def _leave(self, outcome: Literal["stopped", "done"]) -> None:
+        self.meter.flush()
         path = self._save(wait=True)
         if outcome == "done":
             self._merge()
@@ -234,14 +238,14 @@ class Trainer:
                 model.write_merged(merged, adapter, self.options, self.parallel.loss_of.dtype)
                 self.tokenizer.save_pretrained(merged)
 
-    def _report(self, loss: float, seconds: float) -> None:
-        steps, epoch = self.batches.steps, (self.step - 1) // self.batches.steps_per_epoch + 1
-        self.step -= 1
-        tokens = self.train_rows.tokens(self._global_rows())
-        self.step += 1
-        speed = tokens / seconds
-        train.progress(step=self.step, total_steps=steps, epoch=epoch, loss=loss, tokens_per_second=speed)
-        line = f"epoch {epoch}/{self.options.epochs} step {self.step}/{steps} loss={loss:.6f} tokens/s={speed:.0f}"
+    def _report(self, now: Reading) -> None:
+        steps, epoch, speed = (
+            self.batches.steps,
+            (now.step - 1) // self.batches.steps_per_epoch + 1,
+            now.tokens_per_second,
+        )
+        train.progress(step=now.step, total_steps=steps, epoch=epoch, loss=now.loss, tokens_per_second=speed)
+        line = f"epoch {epoch}/{self.options.epochs} step {now.step}/{steps} loss={now.loss:.6f} tokens/s={speed:.0f}"
         self._say(f"[TRAIN] {line}")
 
     def _say_what_is_trained(self) -> None:
