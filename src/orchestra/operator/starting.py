@@ -79,7 +79,8 @@ def refused(seen: Observation, reason: str, message: str, now: float) -> Decisio
     A name that is taken is the user's to mend, so that is no queue.
     """
     current = status.status_of(seen.job)
-    job = with_condition(seen.job, CREATED, "False", reason, "nothing of this attempt was kept", now)
+    job = status.with_status(seen.job, observed_generation=seen.generation)
+    job = with_condition(job, CREATED, "False", reason, "nothing of this attempt was kept", now)
     phase: Phase = "Pending" if reason == refusals.NAME_TAKEN else "Queued"
     begun = current.phase == "Provisioning"  # its pods are going, and their end must not start the next try
     pause = refusals.pause(placement.waiting_since(seen.job) if begun or current.phase == phase else None, now)

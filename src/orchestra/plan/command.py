@@ -66,6 +66,8 @@ def understand(command: str | list[str], wanted: str) -> Command | Problem:
         understood = _understand_words(words, wanted)
         notes = _unexpanded_notes(line.unexpanded, understood)
     else:
+        if not command:
+            return Problem("spec.command", "has no command", "write what to run")
         if not command[0]:
             return Problem("spec.command", "begins with an empty word", "write what to run")
         understood = _understand_words(list(command), wanted)
