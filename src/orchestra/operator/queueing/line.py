@@ -6,7 +6,7 @@ it may start before it only where that cannot delay it, whatever the running job
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -168,15 +168,24 @@ def _never(queue: str, limit: Amounts, claim: Claim) -> str:
 
 def _words(amounts: Amounts, limit: Amounts) -> str:
     """The bounded resources only."""
-    words = (f"{amounts.gpus} GPUs", f"{amounts.millicores / 1000:g} CPUs", f"{binary_quantity(amounts.memory)} memory")
-    return ", ".join(word for word, most in zip(words, limit, strict=True) if most != UNLIMITED) or "nothing bounded"
+    words = (word(one) for word, one, most in zip(_UNITS, amounts, limit, strict=True) if most != UNLIMITED)
+    return ", ".join(words)
 
 
 def _usage(used: Amounts, limit: Amounts) -> str:
-    memory = f"{binary_quantity(used.memory)} of {binary_quantity(limit.memory)} memory"
-    cpus = f"{used.millicores / 1000:g} of {limit.millicores / 1000:g} CPUs"
-    words = (f"{used.gpus} of {limit.gpus} GPUs", cpus, memory)
-    return ", ".join(word for word, most in zip(words, limit, strict=True) if most != UNLIMITED)
+    triples = zip(_UNITS, used, limit, strict=True)
+    return ", ".join(f"{_bare(word(one))} of {word(most)}" for word, one, most in triples if most != UNLIMITED)
+
+
+def _bare(words: str) -> str:
+    return words.split(" ", 1)[0]
+
+
+_UNITS: tuple[Callable[[int], str], ...] = (
+    lambda gpus: f"{gpus} GPUs",
+    lambda millicores: f"{millicores / 1000:g} CPUs",
+    lambda memory: f"{binary_quantity(memory)} memory",
+)
 
 
 def _rounded(number: int) -> int:
