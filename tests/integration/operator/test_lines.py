@@ -15,6 +15,9 @@ def site(running: Operator, namespace: str) -> Site:
 
 def test_jobs_above_the_limit_wait_in_line_and_the_head_starts_when_one_ends(site: Site) -> None:
     site.queue(resources={"gpu": {"limit": 16}})
+    site.queue("idle")
+    site.condition("torchrunqueue", "idle", "Ready", "True")
+    idle = site.admin.get(path("torchrunqueue", site.namespace, "idle"))["metadata"]["resourceVersion"]
     site.job("a-first", 8)
     site.phase("a-first", "Provisioning")
     site.job("b-second", 8)
@@ -42,6 +45,8 @@ def test_jobs_above_the_limit_wait_in_line_and_the_head_starts_when_one_ends(sit
     site.phase("c-third", "Provisioning")
     site.admin.delete(path("torchrunjob", site.namespace, "c-third"))
     site.phase("d-fourth", "Provisioning")
+    after = site.admin.get(path("torchrunqueue", site.namespace, "idle"))["metadata"]["resourceVersion"]
+    assert after == idle, "a new operator writes nothing about what did not change"
 
 
 def test_a_higher_priority_goes_first_and_a_raised_limit_wakes_the_line(site: Site) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from builders import a_queue
 from kai_crds import kai_installed
+from kube_parts import connect
 from operator_on_plane import Operator, Site, condition, path
+from orchestra.kube.cache import Cache
+from orchestra.kube.objects import Key, Metadata
+from orchestra.operator.kinds import JobObject
+from orchestra.operator.queueing.kai_queues import KaiQueues
+from orchestra.operator.queueing.kinds import KAI_QUEUES, KaiQueue
+from orchestra.operator.queueing.lookup import QueueLookup
 from testbed.api import Json
 from testbed.control_plane import ControlPlane
 from testbed.waiting import wait_until
@@ -290,3 +299,27 @@ def test_a_kai_queue_that_somebody_uses_is_not_deleted(site: Site) -> None:
     wait_until(
         "all are gone", lambda: not [q for q in site.admin.get(KAI)["items"] if site.namespace in q["metadata"]["name"]]
     )
+
+
+@pytest.mark.usefixtures("kai")
+def test_where_namespaces_are_tenants_only_shared_queues_make_kai_queues(
+    site: Site, control_plane: ControlPlane
+) -> None:
+    team = f"tenant-{site.namespace}"
+    known: Cache[KaiQueue] = Cache()
+    jobs: Cache[JobObject] = Cache()
+    spec = a_queue(kaiQueue=team).spec
+
+    async def found() -> list[str]:
+        async with connect(control_plane.admin_kubeconfig) as client:
+            lookup = QueueLookup(jobs, Cache(), SHARED)
+            kept = KaiQueues(client, known, lookup, jobs, made_from="shared")
+            tenant = await kept.ensure(Metadata(name="q", namespace=site.namespace, uid="u"), spec)
+            assert site.admin.find(f"{KAI}/{team}") is None
+            shared = await kept.ensure(Metadata(name="q", namespace=SHARED, uid="v"), spec)
+            known.put(await client.get(KAI_QUEUES, Key("", team), KaiQueue))
+            after = await kept.ensure(Metadata(name="q", namespace=site.namespace, uid="u"), spec)
+            return [one.reason for one in (tenant, shared, after) if one is not None]
+
+    assert asyncio.run(found()) == ["NotFromHere", "Kept", "NotOurs"]
+    site.admin.delete(f"{KAI}/{team}")
