@@ -306,8 +306,9 @@ def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Out
     restarts = (status.status_of(job).restarts or 0) + int(outcome.state in ("failed", "hang"))
     job = status.with_status(job, budget=_kept(verdict, newest, now), restarts=restarts)
     told = _told(job, "Pending", verdict.reason, f"{words}; starting again in {verdict.pause:.0f} s", now, warning=True)
-    alone = outcome.state == "lost" and not any(pod.leaving for pod in seen.pods)  # who leaves may save, with all
-    return replace(told, delete=here, delete_grace=_NOTHING_TO_SAVE if alone else None, look_again=verdict.pause)
+    saving = any(pod.leaving for pod in _living(seen, seen.pods))  # who leaves may save, and all with it
+    in_vain = outcome.state == "lost" and not saving
+    return replace(told, delete=here, delete_grace=_NOTHING_TO_SAVE if in_vain else None, look_again=verdict.pause)
 
 
 def _verdict(job: TorchrunJob, plan: Plan, outcome: Outcome) -> tuple[restart.Retry | restart.GiveUp, int | None]:
