@@ -14,9 +14,8 @@ from orchestra.local.submitted_code import size_text
 
 def show_what_ships(folder: Path, include: Iterable[str], jobs: list[str]) -> int:
     """Lists every file that would ship and what would not, with the reason. Nothing is submitted."""
-    from orchestra.local.code import limits_of
     from orchestra.sync.errors import SyncError
-    from orchestra.sync.snapshot import snapshot
+    from orchestra.sync.snapshot import limits_of, snapshot
 
     try:
         taken = snapshot(folder, named=include, limits=limits_of(os.environ))

@@ -170,6 +170,14 @@ class KubernetesEngine:
 
     def submit(self, submission: Submission) -> TorchrunJob:
         """Creates the job. A finished job of the same name makes room for it; an active one does not."""
+        queues = self._do(submitting.visible_queues(self._open(), self.namespace))[0]
+        queue = submission.queue or next(
+            (one for one in queues if one.metadata.name == submission.job.spec.job_queue), None
+        )
+        if queue is not None:
+            from orchestra.cluster.workspace import with_folder  # hashing and packing load only where they are used
+
+            submission = with_folder(self._bridge, self._open(), self.namespace, submission, queue)
         return self._do(submitting.submit(self._open(), self.namespace, submission))
 
     def suspend(self, name: str) -> TorchrunJob:

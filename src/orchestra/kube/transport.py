@@ -88,6 +88,7 @@ class Transport:
         content_type: str = "application/json",
         idempotent: bool = True,
         urgent: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """One request, bounded in time with all its retries. ApiError when refused, Unreachable when no answer came.
 
@@ -108,7 +109,7 @@ class Transport:
                     # Asked last: who waited in line may have been deposed meanwhile.
                     if not urgent and method != "GET" and self.write_guard is not None and not self.write_guard():
                         raise NotLeading(f"{method} {target}")
-                    return await self._once(session, credential, method, target, body, content_type, left)
+                    return await self._once(session, credential, method, target, body, content_type, left, headers)
                 except (ApiError, Unreachable) as error:
                     failure = error
                 left -= clock() - began
@@ -133,8 +134,9 @@ class Transport:
         body: bytes | None,
         content_type: str,
         left: float,
+        more: Mapping[str, str] | None = None,
     ) -> Answer:
-        headers = _headers(credential)
+        headers = {**_headers(credential), **(more or {})}
         if body is not None:
             headers["Content-Type"] = content_type
         timeout = self._timeout if left == self._request_seconds else aiohttp.ClientTimeout(total=max(left, 0.05))

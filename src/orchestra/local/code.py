@@ -17,14 +17,12 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from orchestra.api.problem import Invalid, Problem
-from orchestra.api.quantity import Quantity
 from orchestra.local.home import Home, JobFolder
 from orchestra.sync.apply import Applied, current, flip, stage
 from orchestra.sync.blobs import Blobs, FolderSource
@@ -48,27 +46,6 @@ class _Notes(msgspec.Struct):
     """When each tree stood, in nanoseconds: whatever has changed since is the program's doing."""
     home: list[str] = []
     """What came home: later trees link to it."""
-
-
-def limits_of(environ: Mapping[str, str]) -> Limits:
-    """The limits of a workspace, as the user has set them."""
-    usual = Limits()
-
-    def asked(name: str, otherwise: int) -> int:
-        text = environ.get(name)
-        if not text:
-            return otherwise
-        try:
-            return Quantity(text).whole
-        except ValueError as error:
-            raise Invalid([Problem(name, f"{text!r} is no number", "write 2Gi, or 100000")]) from error
-
-    return Limits(
-        warn_bytes=asked("ORCHESTRA_WORKSPACE_WARN_BYTES", usual.warn_bytes),
-        warn_files=asked("ORCHESTRA_WORKSPACE_WARN_FILES", usual.warn_files),
-        most_bytes=asked("ORCHESTRA_WORKSPACE_MAX_BYTES", usual.most_bytes),
-        most_files=asked("ORCHESTRA_WORKSPACE_MAX_FILES", usual.most_files),
-    )
 
 
 class Codes:

@@ -14,6 +14,7 @@ import msgspec
 
 from orchestra.api.engine import EngineError, Event, Submission
 from orchestra.api.job import TorchrunJob, Workspace
+from orchestra.api.labels import COMMIT_ANNOTATION
 from orchestra.local.home import Home
 from orchestra.local.store import Record, Store
 from orchestra.plan.volumes import plan_code
@@ -21,8 +22,7 @@ from orchestra.plan.volumes import plan_code
 if TYPE_CHECKING:
     from orchestra.sync.snapshot import Snapshot
 
-COMMIT = "torchrun.ai/commit"
-"""Annotation: the git commit of the snapshot, with `-dirty` behind it where the folder differed."""
+COMMIT = COMMIT_ANNOTATION
 _DIRTY = "-dirty"
 
 
@@ -32,8 +32,9 @@ def with_code(home: Home, record: Record, submission: Submission) -> Iterator[tu
     if not _ships(home, record, submission):
         yield record, []
         return
-    from orchestra.local.code import Codes, limits_of
+    from orchestra.local.code import Codes
     from orchestra.sync.errors import SyncError
+    from orchestra.sync.snapshot import limits_of
 
     codes, given = Codes(home), record.job.spec.workspace
     with codes.held():

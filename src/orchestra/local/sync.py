@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from orchestra.api.engine import EngineError
-from orchestra.local.code import Codes, limits_of
+from orchestra.local.code import Codes
 from orchestra.local.home import Home, JobFolder
 from orchestra.local.recover import supervised
 from orchestra.local.reload import PREPARE_SECONDS, Reloaded, Request, newest_generation, read_answer, write_request
@@ -18,7 +18,7 @@ from orchestra.local.submitted_code import COMMIT, snapshot_of, with_snapshot
 from orchestra.plan.status import status_of
 from orchestra.sync.errors import SyncError
 from orchestra.sync.manifest import Changes
-from orchestra.sync.snapshot import changes
+from orchestra.sync.snapshot import changes, limits_of
 
 _TICK = 0.02
 _ANSWER_SECONDS = 900.0

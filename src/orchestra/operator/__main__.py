@@ -23,6 +23,7 @@ from orchestra.operator.etcd import Etcd
 from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
+from orchestra.operator.moving import WORKSPACE_URL
 from orchestra.operator.options import add_arguments
 from orchestra.operator.progress import ProgressBoard, addresses
 from orchestra.operator.queueing.controller import QueueController
@@ -77,7 +78,17 @@ async def run(args: argparse.Namespace) -> None:
             classes.priorities.listen(lambda _change: lines.priorities_changed())
         etcd = Etcd(args.etcd_endpoint or None, args.etcd_image)
         reconciler = JobController(
-            client, jobs, lookup, lines, pods, events, board, nodes=watch, quotas=quotas, etcd=etcd
+            client,
+            jobs,
+            lookup,
+            lines,
+            pods,
+            events,
+            board,
+            nodes=watch,
+            quotas=quotas,
+            etcd=etcd,
+            moved_by=(args.image, args.workspace_url or WORKSPACE_URL),
         )
         controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)

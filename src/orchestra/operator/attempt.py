@@ -11,6 +11,7 @@ from orchestra.kube.objects import CONFIG_MAPS, PODS, SERVICES, VOLUME_CLAIMS, K
 from orchestra.kube.writes import Child
 from orchestra.operator import elastic, gangs, names, objects, pods
 from orchestra.operator.kinds import NETWORK_POLICIES
+from orchestra.operator.moving import own_workspace
 from orchestra.operator.pods import USUAL, PodOptions
 from orchestra.plan import Plan, Where, plan, restart, status
 from orchestra.plan.where import ETCD_PORT
@@ -78,7 +79,7 @@ def shared_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
     children += [
         Child(VOLUME_CLAIMS, Key(here, volume.claim), objects.claim(made, volume, owner))
         for volume in made.volumes
-        if not volume.exists
+        if not volume.exists and not (volume.purpose == "workspace" and own_workspace(made))
     ]
     return [*children, *gangs.group_children(made, job, attempt)]
 

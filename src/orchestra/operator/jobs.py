@@ -32,6 +32,7 @@ from orchestra.operator.half_gangs import Rival, Seniority, looks_for_rivals, ma
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.lost_nodes import NODE_LOST_SECONDS, Losses
+from orchestra.operator.moving import WORKSPACE_URL
 from orchestra.operator.plans import Plans
 from orchestra.operator.pods import PodOptions
 from orchestra.operator.progress import ProgressBoard
@@ -63,6 +64,7 @@ class JobController:
         nodes: NodeWatch | None = None,
         quotas: Cache[QuotaObject] | None = None,
         etcd: Etcd = USUAL_ETCD,
+        moved_by: tuple[str, str] = ("", WORKSPACE_URL),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
@@ -70,7 +72,7 @@ class JobController:
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
         self._events, self._board, self._nodes = events, board, nodes
-        self._clock, self._etcd = clock, etcd
+        self._clock, self._etcd, self._moved_by = clock, etcd, moved_by
         self._plans = Plans(etcd.endpoint)
         self._agents: set[str] = set()
         self._quotas_of = quotas.index(by_namespace) if quotas is not None else None
@@ -206,7 +208,10 @@ class JobController:
         made = self._plans.attempt(found_queue, job, meta.uid, attempt)
         sees_nodes = self._nodes is not None and self._nodes.readable
         left = restarts_left(made, job)
-        options = PodOptions(sees_nodes=sees_nodes, failures_left=left, etcd_image=self._etcd.image)
+        image, url = self._moved_by
+        options = PodOptions(
+            sees_nodes=sees_nodes, failures_left=left, etcd_image=self._etcd.image, image=image, workspace_url=url
+        )
         children = pod_children(made, meta, attempt, further=decision.replace, options=options)
         there = {pod.metadata.name for pod in seen.pods}
         missing = [child for child in children if child.key.name not in there]

@@ -68,7 +68,7 @@ def deployment(made: Installation) -> Json:
 
 def arguments(made: Installation) -> list[str]:
     """The operator's command line in its pod."""
-    words = ["operator", "--lease-namespace=$(POD_NAMESPACE)", f"--health=0.0.0.0:{PORT}"]
+    words = ["operator", "--lease-namespace=$(POD_NAMESPACE)", f"--health=0.0.0.0:{PORT}", f"--image={made.image}"]
     return [*words, f"--namespaces={','.join(made.namespaces)}"] if made.namespaces else words
 
 

@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--health", default="", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
     parser.add_argument("--etcd-endpoint", default="", metavar="HOST:PORT", help="for rdzvBackend etcd-v2 without one")
     parser.add_argument("--etcd-image", default=ETCD_IMAGE, help="else each such job gets an etcd of its own from this")
+    parser.add_argument("--image", default="", help="Orchestra's own image, for what moves bytes in a worker's pod")
+    parser.add_argument("--workspace-url", default="", metavar="URL", help="where pods reach the workspace store")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument(
         "--progress-seconds", type=float, default=PROGRESS_SECONDS, help="ask running jobs at least so often"

@@ -11,6 +11,8 @@ from orchestra.api.template import Scheduling
 from orchestra.operator import elastic, names
 from orchestra.operator.kinds import JOB_LABEL, ROLE_LABEL
 from orchestra.operator.lost_nodes import with_our_tolerations
+from orchestra.operator.manifests import IMAGE
+from orchestra.operator.moving import WORKSPACE_URL, moving, own_workspace
 from orchestra.plan import Plan
 from orchestra.plan.merge import merge
 from orchestra.plan.where import ETCD_IMAGE
@@ -43,6 +45,9 @@ class PodOptions:
     """Whether the operator decides which nodes are lost; otherwise Kubernetes evicts as it always does."""
     failures_left: int | None = None
     """An elastic job's budget in place: its launchers count the loss of members too, which is free."""
+    image: str = ""
+    """Orchestra's own image, for what moves bytes beside the trainer."""
+    workspace_url: str = WORKSPACE_URL
     etcd_image: str = ETCD_IMAGE
     """For jobs that meet by `etcd-v2` and name no etcd."""
 
@@ -55,6 +60,11 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
     name = names.worker(plan.job, index, attempt)
     volumes, mounts = _volumes(plan)
     spec = launch_spec(plan, index, attempt, uid)
+    env = [{"name": one.name, "value": one.value or ""} for one in plan.template.env if one.value_from is None]
+    moved = moving(plan, index, attempt, uid, options.image or IMAGE, options.workspace_url,
+                   [*env, *_references(plan)], _env_from(plan), _container_security(plan))  # fmt: skip
+    spec["env"] |= {"ORCHESTRA_OUTPUT_DIR": moved.output} if moved.output else {}
+    spec["env"] |= {"ORCHESTRA_DATA_DIR": moved.data} if moved.data else {}
     if plan.elastic and options.failures_left is not None:
         spec["failuresLeft"] = options.failures_left
     trainer = {
@@ -64,7 +74,7 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
         "envFrom": _env_from(plan),
         "resources": _resources(plan),
         "ports": [{"name": "agent", "containerPort": names.AGENT_PORT}],
-        "volumeMounts": mounts,
+        "volumeMounts": [*mounts, *moved.mounts],
         "terminationMessagePolicy": "File",
         **_image(plan),
         **_container_security(plan),
@@ -74,8 +84,9 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
         "hostname": name,
         "subdomain": plan.job,
         "terminationGracePeriodSeconds": (plan.lifecycle.grace_period_seconds or 0) + _STOP_MARGIN,
+        **({"initContainers": moved.containers} if moved.containers else {}),
         "containers": [trainer],
-        "volumes": volumes,
+        "volumes": [*volumes, *moved.volumes],
     }
     metadata = {"name": name, "labels": names.labels(plan, "worker", attempt, index), "ownerReferences": [owner]}
     return _over_template(plan, metadata, pod_spec)
@@ -274,6 +285,8 @@ def _volumes(plan: Plan) -> tuple[list[Json], list[Json]]:
         {"name": "orchestra-shm", "mountPath": "/dev/shm"},  # noqa: S108 -- that is what it is for
     ]
     for volume in plan.volumes:
+        if volume.purpose == "workspace" and own_workspace(plan):
+            continue
         claim: Json = {"claimName": volume.claim}
         if volume.read_only:
             claim["readOnly"] = True

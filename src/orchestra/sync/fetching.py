@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchestra.sync.blobs import Blobs
 from orchestra.sync.errors import Damaged, Missing, SyncError
-from orchestra.sync.moving import Git, Orders, Told, mib, plain_only, say, without_query
+from orchestra.sync.moving import Git, Orders, Served, Told, mib, plain_only, say, without_query
 from orchestra.sync.outputs import Outputs
 from orchestra.sync.remote import Remote, shown
 from orchestra.sync.transfer import Moving, down
+from orchestra.sync.workspace import deliver
 
 CHECKPOINTS = "checkpoints"
 OUT = "out"
@@ -25,6 +28,8 @@ def fetch(orders: Orders) -> None:
     """Everything that the orders name. Raises `SyncError` with what is missing and where."""
     if orders.git and orders.code_folder:
         _clone(orders.git, Path(orders.code_folder))  # before the store is used: this forks
+    if orders.workspace and orders.code_folder:
+        _deliver(orders.workspace, Path(orders.code_folder))
     for what, url, folder in (
         ("code", orders.code, orders.code_folder),
         ("data", orders.data, orders.data_folder),
@@ -32,8 +37,17 @@ def fetch(orders: Orders) -> None:
         if url and folder:
             with _alone(Path(folder)):
                 _bring(what, url, Path(folder))
+    if orders.code_folder:
+        _link(Path(orders.code_folder), orders)
     if orders.output and orders.output_folder:
         _resume(orders, without_query(orders.output), Path(orders.output_folder))
+
+
+def _link(folder: Path, orders: Orders) -> None:
+    """`data` and `out` beside the code, as in the scripts that people know, unless the code has its own."""
+    for name, url, place in (("data", orders.data, orders.data_folder), ("out", orders.output, orders.output_folder)):
+        if url and place and not os.path.lexists(folder / name):
+            (folder / name).symlink_to(place)
 
 
 def _bring(what: str, url: str, folder: Path) -> None:
@@ -50,6 +64,22 @@ def _bring(what: str, url: str, folder: Path) -> None:
     moved = down(remote, "", folder, progress=progress)
     unchanged = f", {moved.unchanged:,} were here already" if moved.unchanged else ""
     say(f"{what}: {moved.files:,} files, {mib(moved.bytes)} from {remote.url} in {told.seconds:.1f} s{unchanged}")
+
+
+def _deliver(wanted: Served, folder: Path) -> None:
+    """A snapshot of the workspace store, as the folder itself: it is a volume of this pod's own."""
+    from orchestra.sync.client import served_store
+
+    told, inside = Told("code"), folder / ".orchestra"
+    store = served_store(wanted.url, Path(wanted.token_file))
+    applied = deliver(store, wanted.snapshot, Blobs(inside / "blobs", link=True), inside)
+    for entry in sorted(applied.tree.iterdir()):
+        there = folder / entry.name
+        if there.is_dir() and not there.is_symlink():
+            shutil.rmtree(there)  # of a container that was killed before
+        entry.replace(there)
+    shutil.rmtree(inside, ignore_errors=True)
+    say(f"code: snapshot {wanted.snapshot[:12]} from {wanted.url} in {told.seconds:.1f} s")
 
 
 def _clone(git: Git, folder: Path) -> None:

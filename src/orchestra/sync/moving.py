@@ -25,6 +25,14 @@ class Git(msgspec.Struct, frozen=True):
     ref: str | None = None
 
 
+class Served(msgspec.Struct, frozen=True, rename="camel"):
+    """A snapshot in the workspace store of a cluster."""
+
+    url: str
+    snapshot: str
+    token_file: str
+
+
 class Orders(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The orders of one worker."""
 
@@ -33,6 +41,8 @@ class Orders(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     attempt: int = 1
     node: int = 0
     nodes: int = 1
+    workspace: Served | None = None
+    """Code from the workspace store."""
     git: Git | None = None
     """Code from a repository, instead of a URL."""
     code: str | None = None

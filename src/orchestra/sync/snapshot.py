@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.api.problem import Invalid, Problem
+from orchestra.api.quantity import Quantity
 from orchestra.sync.commit import Commit, CommitLookup
 from orchestra.sync.errors import Changed
 from orchestra.sync.index import Index
@@ -16,7 +17,7 @@ from orchestra.sync.paths import escapes
 from orchestra.sync.reading import Tree
 from orchestra.sync.walk import Found, Left, Walk, largest_folders, walk
 
-__all__ = ["Changes", "Commit", "Left", "Limits", "Snapshot", "changes", "snapshot"]
+__all__ = ["Changes", "Commit", "Left", "Limits", "Snapshot", "changes", "limits_of", "snapshot"]
 
 _MIB = 1 << 20
 _TRIES = 3
@@ -30,6 +31,27 @@ class Limits:
     warn_files: int = 5_000
     most_bytes: int = 512 * _MIB
     most_files: int = 50_000
+
+
+def limits_of(environ: Mapping[str, str]) -> Limits:
+    """The limits of a workspace, as the user has set them."""
+    usual = Limits()
+
+    def asked(name: str, otherwise: int) -> int:
+        text = environ.get(name)
+        if not text:
+            return otherwise
+        try:
+            return Quantity(text).whole
+        except ValueError as error:
+            raise Invalid([Problem(name, f"{text!r} is no number", "write 2Gi, or 100000")]) from error
+
+    return Limits(
+        warn_bytes=asked("ORCHESTRA_WORKSPACE_WARN_BYTES", usual.warn_bytes),
+        warn_files=asked("ORCHESTRA_WORKSPACE_WARN_FILES", usual.warn_files),
+        most_bytes=asked("ORCHESTRA_WORKSPACE_MAX_BYTES", usual.most_bytes),
+        most_files=asked("ORCHESTRA_WORKSPACE_MAX_FILES", usual.most_files),
+    )
 
 
 @dataclass(frozen=True)

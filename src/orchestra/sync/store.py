@@ -73,7 +73,7 @@ class Store:
             return Pushed(snapshot.id, 0, 0)
         known, listed = self.catalogues()
         blobs = snapshot.manifest.blobs()
-        lies = _chosen(blobs, known, listed)
+        lies = chosen(blobs, known, listed)
         missing = [name for name in blobs if name not in lies]
         entries = {entry.content: entry for entry in snapshot.manifest.entries if entry.has_blob}
         used = {pack: listed[pack] for pack in set(lies.values())}
@@ -229,7 +229,7 @@ class Store:
                 draft.replace(self._cache / pack)
 
 
-def _chosen(blobs: dict[str, int], known: dict[str, tuple[Place, ...]], sizes: dict[str, int]) -> dict[str, str]:
+def chosen(blobs: dict[str, int], known: dict[str, tuple[Place, ...]], sizes: dict[str, int]) -> dict[str, str]:
     """From which pack each blob is taken. Few packs, large ones first: the dregs of many small packs are sent anew,
     so that a folder that was edited a thousand times is not read from a thousand packs.
     """

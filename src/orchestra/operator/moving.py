@@ -1,0 +1,114 @@
+"""What moves bytes in a pod: an init container and a native sidecar of the Orchestra image beside the trainer. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestra.plan import Plan
+from orchestra.plan.model import Code
+
+Json = dict[str, Any]
+
+AUDIENCE = "orchestra-workspace"
+WORKSPACE_URL = "http://orchestra-workspace.orchestra-system.svc:8080"
+_TOKEN = "/var/run/orchestra-token"  # noqa: S105 -- a folder
+_STATE = "/run/orchestra"
+_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+
+
+@dataclass
+class Moving:
+    """What a worker's pod needs besides its trainer."""
+
+    containers: list[Json] = field(default_factory=list)
+    volumes: list[Json] = field(default_factory=list)
+    mounts: list[Json] = field(default_factory=list)
+    """Of the trainer."""
+    output: str | None = None
+    """Where the ranks write, if a folder was made for it."""
+    data: str | None = None
+
+
+def fetched_code(plan: Plan) -> Code | None:
+    """The code, if it is brought into the pod: a snapshot from the store, a repository, a bucket."""
+    code = plan.code
+    return code if code is not None and (code.snapshot or code.source in ("git", "s3")) else None
+
+
+def own_workspace(plan: Plan) -> bool:
+    """Whether each pod has the code in a folder of its own, instead of a claim that all share."""
+    remote = fetched_code(plan) is not None or bool(plan.sync and plan.sync.code)
+    return remote and plan.node_count > 1
+
+
+def moving(plan: Plan, index: int, attempt: int, uid: str, image: str, url: str, env: list[Json], env_from: list[Json],
+           security: Json) -> Moving:  # fmt: skip
+    """The containers, volumes and mounts; nothing where nothing is moved."""
+    made, sync, code = Moving(), plan.sync, fetched_code(plan)
+    if code is None and sync is None:
+        return made
+    claims = {volume.purpose: volume.mount_path for volume in plan.volumes}
+    orders: Json = {
+        "job": plan.job, "uid": uid, "attempt": attempt, "node": index, "nodes": plan.node_count,
+        "state": f"{_STATE}/sync", "logs": f"{_STATE}/state/logs",
+        "grace": plan.lifecycle.grace_period_seconds or 30,
+    }  # fmt: skip
+    fetch_mounts: list[Json] = []
+    if code is not None or (sync and sync.code):
+        folder = code.mount_path if code else (plan.launch.working_dir or "/app")
+        orders["codeFolder"] = folder
+        if "workspace" not in claims or own_workspace(plan):
+            _folder(made, "orchestra-code", folder)
+        _from(orders, code, url)
+        if "workspace" in orders:
+            fetch_mounts.append({"name": "orchestra-token", "mountPath": _TOKEN, "readOnly": True})
+            source = {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": 3600, "path": "token"}}
+            made.volumes.append({"name": "orchestra-token", "projected": {"sources": [source]}})
+    if sync is not None:
+        orders |= {"code": sync.code or orders.get("code"), "data": sync.data, "output": sync.output,
+                   "interval": sync.interval}  # fmt: skip
+    if sync is not None and sync.data:
+        made.data = orders["dataFolder"] = claims.get("datasets", "/data")
+        if "datasets" not in claims:
+            _folder(made, "orchestra-data", "/data")
+    if sync is not None and sync.output:
+        orders["outputFolder"] = claims.get("checkpoints", "/out")
+        if "checkpoints" not in claims:
+            made.output = "/out"
+            _folder(made, "orchestra-out", "/out")
+    if sync is not None and sync.secret_name:
+        env_from = [*env_from, {"secretRef": {"name": sync.secret_name}}]
+    elif code is not None and code.secret_name:
+        env_from = [*env_from, {"secretRef": {"name": code.secret_name}}]
+    told = {"name": "ORCHESTRA_ORDERS", "value": json.dumps({k: v for k, v in orders.items() if v is not None})}
+    claimed = [{"name": volume.purpose, "mountPath": volume.mount_path} for volume in plan.volumes
+               if not volume.read_only and not (volume.purpose == "workspace" and own_workspace(plan))]  # fmt: skip
+    shared = [{"name": "orchestra-state", "mountPath": _STATE}, *made.mounts, *claimed]
+    base = {"image": image, "env": [*env, told], "envFrom": env_from, "resources": _RESOURCES, **security}
+    words = ["python", "-m", "orchestra.sync.worker"]
+    fetch = {"name": "orchestra-fetch", "command": [*words, "fetch", "env:ORCHESTRA_ORDERS"],
+             "volumeMounts": [*shared, *fetch_mounts], **base}  # fmt: skip
+    made.containers.append(fetch)
+    if sync is not None and sync.output:
+        send = {"name": "orchestra-send", "command": [*words, "send", "env:ORCHESTRA_ORDERS"],
+                "restartPolicy": "Always", "volumeMounts": shared, **base}  # fmt: skip
+        made.containers.append(send)
+    return made
+
+
+def _from(orders: Json, code: Code | None, url: str) -> None:
+    if code is None:
+        return
+    if code.snapshot:
+        orders["workspace"] = {"url": url, "snapshot": code.snapshot, "tokenFile": f"{_TOKEN}/token"}
+    elif code.source == "git":
+        orders["git"] = {"url": code.url or "", "ref": code.ref}
+    else:
+        orders["code"] = code.url
+
+
+def _folder(made: Moving, name: str, path: str) -> None:
+    made.volumes.append({"name": name, "emptyDir": {}})
+    made.mounts.append({"name": name, "mountPath": path})
