@@ -33,13 +33,13 @@ Json = dict[str, Any]
 
 
 @contextlib.contextmanager
-def running_operator(cluster: Cluster, log: Path) -> Iterator[Path]:
+def running_operator(cluster: Cluster, log: Path, *flags: str) -> Iterator[Path]:
     """Our operator as a process of this machine, with its generated rights; gives its log."""
     install_crds(cluster.api, ROOT / "config" / "crd" / "bases")
     cluster.kubectl("apply", "-f", str(ROOT / "config" / "rbac" / "role.yaml"))
     kubeconfig = cluster.control_plane.service_account_kubeconfig("orchestra-system", "orchestra-operator")
     words = [sys.executable, "-m", "orchestra.operator", "--kubeconfig", str(kubeconfig), "--progress-seconds", "1",
-             "--lease-namespace", "orchestra-system"]  # fmt: skip
+             "--lease-namespace", "orchestra-system", *flags]  # fmt: skip
     with log.open("ab") as file:
         process = subprocess.Popen(words, stdout=file, stderr=file)
     try:

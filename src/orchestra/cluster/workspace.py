@@ -115,7 +115,8 @@ class _Proxy:
                 )
                 return bytes(answer.body)
             except ApiError as error:
-                if error.code == 404 and "services" in error.refusal.message:
+                # Where it is installed everybody with a login may knock: who may not, knocks where there is none.
+                if (error.code == 404 and "services" in error.refusal.message) or error.code == 403:
                     mend = "install it with config/workspace.yaml, or bring code by an image, git or sync.code"
                     raise NoStore(f"there is no workspace store in {self._system}: {mend}") from error
                 refused = store.refusal(
