@@ -61,10 +61,17 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def place(plane: ControlPlane) -> Iterator[Place]:
-    made = Place(plane)
-    yield made
-    made.clear()
+def place(plane: ControlPlane) -> Place:
+    """Whatever the tests before have left there."""
+    return Place(plane)
+
+
+@pytest.fixture
+def bare(place: Place) -> Place:
+    """Where nothing was ever installed."""
+    if place.api.find(CRD) is not None or place.api.find("/api/v1/namespaces/orchestra-system") is not None:
+        place.clear()
+    return place
 
 
 pytestmark = pytest.mark.control_plane
@@ -88,31 +95,31 @@ def pods(place: Place, namespace: str, name: str) -> list[Json]:
 
 
 @pytest.mark.parametrize("order", [THREE[::-1], (THREE[1], THREE[0], THREE[2])], ids="-".join)
-def test_the_three_commands_work_in_any_order(place: Place, order: tuple[str, ...]) -> None:
+def test_the_three_commands_work_in_any_order(bare: Place, order: tuple[str, ...]) -> None:
     for part in order:
-        place.kubectl("apply", "-f", str(ROOT / "config" / part))
-    place.wait("pods of the operator", lambda: len(_operators(place)) == 2)
-    assert place.kubectl("get", "torchrunjobs", "-A", "--ignore-not-found") == ""
-    rules = place.kubectl(
+        bare.kubectl("apply", "-f", str(ROOT / "config" / part))
+    bare.wait("pods of the operator", lambda: len(_operators(bare)) == 2)
+    assert bare.kubectl("get", "torchrunjobs", "-A", "--ignore-not-found") == ""
+    rules = bare.kubectl(
         "auth", "can-i", "create", "pods", "--as=system:serviceaccount:orchestra-system:orchestra-operator"
     )
     assert rules == "yes\n"
 
 
-def test_install_applies_config_and_doing_it_again_changes_nothing(place: Place) -> None:
-    would = place.orchestra("install", "--dry-run")
+def test_install_applies_config_and_doing_it_again_changes_nothing(bare: Place) -> None:
+    would = bare.orchestra("install", "--dry-run")
     assert "created    Deployment orchestra-system/orchestra-operator" in would
-    assert place.api.find("/api/v1/namespaces/orchestra-system") is None, "a dry run changes nothing"
-    said = place.orchestra("install", "--no-wait")
+    assert bare.api.find("/api/v1/namespaces/orchestra-system") is None, "a dry run changes nothing"
+    said = bare.orchestra("install", "--no-wait")
     assert said.count("created") == len(said.splitlines())
     for file in ("rbac/role.yaml", "deployment.yaml", "crd/bases/"):
-        differs = place.kubectl(
+        differs = bare.kubectl(
             "diff", "-f", str(ROOT / "config" / file), "--server-side", "--field-manager=orchestra-install"
         )
         assert differs == ""
-    again = place.orchestra("install", "--no-wait")
+    again = bare.orchestra("install", "--no-wait")
     assert again.count("unchanged") == len(again.splitlines()), again
-    upgraded = place.orchestra("install", "--no-wait", "--image", "example/orchestra:2")
+    upgraded = bare.orchestra("install", "--no-wait", "--image", "example/orchestra:2")
     assert "configured Deployment" in upgraded
 
 
@@ -143,24 +150,24 @@ def test_uninstall_refuses_while_jobs_or_finalizers_remain_and_force_clears_them
     place.api.patch(f"{GROUP}/namespaces/default/torchrunqueues/queue", {"metadata": {"finalizers": []}})
 
 
-def test_with_roles_alone_some_namespaces_are_served_and_others_are_not(place: Place, tmp_path: Path) -> None:
+def test_with_roles_alone_some_namespaces_are_served_and_others_are_not(bare: Place, tmp_path: Path) -> None:
     for name in ("team-a", "team-b", "others"):
-        place.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    said = place.orchestra("install", "--no-wait", "--namespaces", "team-a,team-b")
+        bare.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    said = bare.orchestra("install", "--no-wait", "--namespaces", "team-a,team-b")
     assert "not seen at all" in said
     assert "ClusterRole" not in said
-    place.api.create(f"{GROUP}/namespaces/orchestra-queues/torchrunqueues", queue())
-    with operator(place.plane, tmp_path / "log", "--namespaces=team-a,team-b"):
+    bare.api.create(f"{GROUP}/namespaces/orchestra-queues/torchrunqueues", queue())
+    with operator(bare.plane, tmp_path / "log", "--namespaces=team-a,team-b"):
         for name in ("team-a", "team-b", "others"):
-            place.api.create(f"{GROUP}/namespaces/{name}/torchrunjobs", job("train"))
+            bare.api.create(f"{GROUP}/namespaces/{name}/torchrunjobs", job("train"))
         for name in ("team-a", "team-b"):
-            place.wait(f"workers in {name}", lambda name=name: len(pods(place, name, "train")) >= 2)  # type: ignore[misc]
-    assert not pods(place, "others", "train")
+            bare.wait(f"workers in {name}", lambda name=name: len(pods(bare, name, "train")) >= 2)  # type: ignore[misc]
+    assert not pods(bare, "others", "train")
     assert "not seen at all" in (tmp_path / "log").read_text()
-    place.api.delete(f"{GROUP}/namespaces/team-a/torchrunjobs/train")
-    assert "2 jobs are not finished" in place.orchestra("uninstall", fails=True)
-    place.orchestra("uninstall", "--force")
-    assert place.kubectl("get", "roles,rolebindings", "-A", "-o", "name").count("orchestra") == 0
+    bare.api.delete(f"{GROUP}/namespaces/team-a/torchrunjobs/train")
+    assert "2 jobs are not finished" in bare.orchestra("uninstall", fails=True)
+    bare.orchestra("uninstall", "--force")
+    assert bare.kubectl("get", "roles,rolebindings", "-A", "-o", "name").count("orchestra") == 0
 
 
 def test_under_restricted_every_pod_of_a_job_is_admitted_when_the_queue_says_how(place: Place, tmp_path: Path) -> None:
