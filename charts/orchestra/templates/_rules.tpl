@@ -65,10 +65,23 @@
   resources:
   - services
   - configmaps
+  verbs:
+  - get
+  - create
+- apiGroups:
+  - ''
+  resources:
   - persistentvolumeclaims
   verbs:
   - get
   - create
+  - delete
+- apiGroups:
+  - ''
+  resources:
+  - events
+  verbs:
+  - list
 - apiGroups:
   - networking.k8s.io
   resources:
@@ -184,10 +197,23 @@
   resources:
   - services
   - configmaps
+  verbs:
+  - get
+  - create
+- apiGroups:
+  - ''
+  resources:
   - persistentvolumeclaims
   verbs:
   - get
   - create
+  - delete
+- apiGroups:
+  - ''
+  resources:
+  - events
+  verbs:
+  - list
 - apiGroups:
   - networking.k8s.io
   resources:

@@ -18,7 +18,8 @@ from orchestra.kube.events import EventRecorder
 from orchestra.kube.lease import Elector
 from orchestra.kube.manager import Manager, ManagerOptions
 from orchestra.kube.metrics import Metrics
-from orchestra.kube.objects import NODES, PODS, Key, MetadataOnly, by_namespace
+from orchestra.kube.objects import NODES, PODS, Key, by_namespace
+from orchestra.operator.claims import StorageClass
 from orchestra.operator.etcd import Etcd
 from orchestra.operator.jobs import JobController
 from orchestra.operator.kinds import JOB_LABEL, JOBS, QUEUES, JobObject, NodeObject, PodObject, QueueObject
@@ -89,6 +90,7 @@ async def run(args: argparse.Namespace) -> None:
             quotas=quotas,
             etcd=etcd,
             moved_by=(args.image, args.workspace_url or WORKSPACE_URL),
+            classes=classes.storage,
         )
         controller = manager.controller("torchrunjob", reconciler.reconcile, workers=args.workers)
         controller.watch(jobs, lambda job: [job.metadata.key], worth=changed_by_others)
@@ -123,7 +125,7 @@ def _classes(manager: Manager) -> Classes:
     """What of the whole cluster is read; nothing where the operator has Roles only."""
     if manager.options.namespaces:
         return Classes(None, None)
-    return Classes(manager.cache(PRIORITY_CLASSES, PriorityClass), manager.cache(STORAGE_CLASSES, MetadataOnly))
+    return Classes(manager.cache(PRIORITY_CLASSES, PriorityClass), manager.cache(STORAGE_CLASSES, StorageClass))
 
 
 def _waits_for_quota(job: JobObject) -> bool:

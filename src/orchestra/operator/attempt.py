@@ -79,7 +79,8 @@ def shared_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
     children += [
         Child(VOLUME_CLAIMS, Key(here, volume.claim), objects.claim(made, volume, owner))
         for volume in made.volumes
-        if not volume.exists and not (volume.purpose == "workspace" and own_workspace(made))
+        if not volume.exists and not volume.on_each_node
+        if not (volume.purpose == "workspace" and own_workspace(made))
     ]
     return [*children, *gangs.group_children(made, job, attempt)]
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
-from orchestra.operator import accepted, elastic, etcd, placement
+from orchestra.operator import accepted, claims, elastic, etcd, placement
 from orchestra.operator.attempt import has_store
 from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
@@ -94,15 +94,20 @@ def _cancelling(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 
 def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Its queue is missing, or it cannot run on it: it waits with the reason, and nothing is created."""
-    if status.status_of(job).phase in ("Provisioning", "Running"):  # what runs goes on; it can only not be judged
+    current = status.status_of(job)
+    here = tuple(pod for pod in seen.pods if not pod.leaving)
+    if current.phase in ("Provisioning", "Running") and not seen.claims_refused:  # what runs goes on
         reason = "its queue is gone" if seen.queue_missing else "; ".join(str(problem) for problem in seen.problems)
         return Decision(status.status_of(_condition(job, "Valid", "False", "Unplannable", reason, now)))
+    if seen.claims_refused:
+        job = _condition(job, _CREATED, "False", "ClaimRefused", "nothing of this attempt was kept", now)
     if seen.queue_missing:
         message = f"there is no TorchrunQueue {job.spec.job_queue} in this namespace or the shared one"
         return _told(job, "Pending", "QueueNotFound", message, now, warning=True)
     message = "; ".join(str(problem) for problem in seen.problems)
     job = _condition(job, "Valid", "False", "Invalid", message, now)
-    return _told(job, "Pending", "Invalid", message, now, warning=True)
+    told = _told(job, "Pending", "Invalid", message, now, warning=True)
+    return replace(told, delete=here if seen.claims_refused else ())
 
 
 def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
@@ -143,7 +148,7 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     job = status.with_status(status.sized(job, plan), attempt=attempt, accepted=accepted.values(job.spec))
     count = elastic.wanted(plan)
     job = _condition(job, _CREATED, "False", "Creating", f"creating {count} workers", now)
-    job = placement.starting(job, plan, now)
+    job = claims.told(placement.starting(job, plan, now), plan, now)
     size = f"{f'{plan.min_nodes} to {count}' if plan.elastic else count} x {plan.procs_per_node} processes"
     outdated = tuple(pod for pod in seen.pods if pod.attempt < attempt - 1)
     return replace(
@@ -172,6 +177,10 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     current = status.status_of(job)
     workers = tuple(pod for pod in seen.pods if pod.is_worker and pod.attempt == current.attempt)
     job = _count(job, plan, workers)
+    if seen.claims_refused:
+        words = "its storage class cannot share a volume among nodes: starting again without that claim"
+        told = _told(job, "Pending", "ClaimRefused", words, now, warning=True)
+        return replace(told, delete=tuple(pod for pod in seen.pods if not pod.leaving))
     strays = _living(seen, (pod for pod in seen.pods if pod.attempt != current.attempt))
     created = _is_true(job, _CREATED)
     if any(not (created and pod.leaving) for pod in strays):  # whatever brought them about: never two live copies

@@ -40,6 +40,10 @@ class Observation:
     """Which of the pods are on lost nodes."""
     not_taken: tuple[Problem, ...] = ()
     """Changes of the spec that the API server could not refuse; `job` does not have them."""
+    shared_claims: tuple[str, ...] = ()
+    """Claims that the attempt under way waits for on all nodes, whatever the next one will do."""
+    claims_refused: bool = False
+    """The attempt waits for volumes that its storage class will never give; the plan is already another one."""
     born: str = ""
     """When the job was created."""
     rivals: tuple[half_gangs.Rival, ...] = ()

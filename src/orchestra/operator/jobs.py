@@ -23,6 +23,7 @@ from orchestra.kube.status import StatusWriter
 from orchestra.kube.writes import Child, Creation, NotOurs, Replaced, create_children, delete_owned, together
 from orchestra.operator.accepted import effective, started_with
 from orchestra.operator.attempt import agent_child, pod_children, restarts_left, shared_children
+from orchestra.operator.claims import StorageClass, adapted, as_started, is_kept, waited_for
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation, Told
 from orchestra.operator.etcd import USUAL as USUAL_ETCD
@@ -42,6 +43,7 @@ from orchestra.operator.quotas import QuotaObject
 from orchestra.operator.refusals import Refused, refusal_of, refusal_of_creation
 from orchestra.operator.starting import refused
 from orchestra.operator.stops import stop_owned
+from orchestra.operator.storage import Storage
 from orchestra.plan import Plan, status
 
 _WIDE = 32  # creates at once: one of them has just been through a dry run
@@ -65,6 +67,7 @@ class JobController:
         quotas: Cache[QuotaObject] | None = None,
         etcd: Etcd = USUAL_ETCD,
         moved_by: tuple[str, str] = ("", WORKSPACE_URL),
+        classes: Cache[StorageClass] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
@@ -77,6 +80,7 @@ class JobController:
         self._agents: set[str] = set()
         self._quotas_of = quotas.index(by_namespace) if quotas is not None else None
         self._groups = GangReader(client)
+        self._storage = Storage(client, classes)
 
     async def reconcile(self, key: Key) -> Result | None:
         """One look at one job."""
@@ -86,7 +90,10 @@ class JobController:
         uid = found.metadata.uid
         if not self._expected.satisfied(uid):
             return Result(self._expected.expire_in(uid))
-        seen = await self._groups.look(self._observe(found))
+        seen = self._observe(found)
+        if await self._storage.learn(seen):
+            seen = self._observe(found, claims_refused=True)
+        seen = await self._groups.look(seen)
         decision = decide(seen, self._clock())
         self._lines.decided(
             found, starts=decision.status.attempt if decision.create else None, phase=decision.status.phase
@@ -95,9 +102,11 @@ class JobController:
             await self._execute(found, seen, decision)
         except TryLater as later:
             return Result(later.seconds)
-        return Result(max(0.1, decision.look_again)) if decision.look_again is not None else None
+        again = self._storage.look_again(seen, self._clock()) if not seen.claims_refused else None
+        times = [one for one in (decision.look_again, again) if one is not None]
+        return Result(max(0.1, min(times))) if times else None
 
-    def _observe(self, found: JobObject) -> Observation:
+    def _observe(self, found: JobObject, *, claims_refused: bool = False) -> Observation:
         meta = found.metadata
         pods = tuple(self._pods_of.get(meta.uid))
         problems: list[Problem] = []
@@ -113,9 +122,11 @@ class JobController:
         )
         job, not_taken = effective(job)
         found_queue = self._lookup.queue_of(found)
-        made = None
+        made, waits_for = None, tuple[str, ...]()
         if found_queue is not None and not problems:
-            made, problems = self._planned(found_queue, job, meta.uid)
+            attempt = max(1, status.status_of(job).attempt or 1)
+            made, problems = self._planned(found_queue, job, meta.uid, attempt, anew=claims_refused)
+            waits_for = waited_for(made) if made is not None else ()
         return Observation(
             job=job,
             plan=made,
@@ -128,20 +139,31 @@ class JobController:
             place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,
             losses=self._nodes.losses(pods, _patience(made)) if self._nodes is not None else Losses(),
             not_taken=tuple(not_taken),
+            shared_claims=waits_for,
+            claims_refused=claims_refused,
             born=meta.creation_timestamp or "",
             rivals=self._rivals(found),
             quotas=tuple(self._quotas_of.get(meta.namespace)) if self._quotas_of is not None else (),
         )
 
-    def _planned(self, queue: QueueObject, job: TorchrunJob, uid: str) -> tuple[Plan | None, list[Problem]]:
-        attempt = max(1, status.status_of(job).attempt or 1)
+    def _planned(
+        self, queue: QueueObject, job: TorchrunJob, uid: str, attempt: int, *, anew: bool = False
+    ) -> tuple[Plan | None, list[Problem]]:
+        """The plan of an attempt, with what the storage classes can do; or why there is none.
+
+        An attempt under way keeps what it was started with, unless it is to be planned `anew`.
+        """
         try:
-            return started_with(self._plans.attempt(queue, job, uid, attempt), job), []
+            made = self._plans.attempt(queue, job, uid, attempt)
         except Invalid as invalid:
             return None, invalid.problems
         except msgspec.ValidationError as error:  # an amount out of range, which no schema can say
             text = f"queue {queue.metadata.name} cannot be read: {error}"
             return None, [Problem("spec.jobQueue", text, "mend the queue")]
+        if status.status_of(job).phase in ("Provisioning", "Running") and not anew:
+            return as_started(started_with(made, job), job), []
+        made, problems = adapted(made, self._storage.knowledge)
+        return (None, problems) if problems else (made, [])
 
     def _rivals(self, found: JobObject) -> tuple[Rival, ...]:
         """Other jobs that wait for places. Looked for only by a job that waits for places itself."""
@@ -205,7 +227,9 @@ class JobController:
         if found_queue is None:
             return []
         job = msgspec.structs.replace(seen.job, status=decision.status)
-        made = self._plans.attempt(found_queue, job, meta.uid, attempt)
+        made, problems = self._planned(found_queue, job, meta.uid, attempt)
+        if made is None:
+            raise Refused("Invalid", "; ".join(str(problem) for problem in problems))
         sees_nodes = self._nodes is not None and self._nodes.readable
         left = restarts_left(made, job)
         image, url = self._moved_by
@@ -221,7 +245,7 @@ class JobController:
             shared = await together(
                 create_children(self._client, wanted, owner_uid=meta.uid, start=len(wanted)), self._dry_run(missing)
             )
-            self._check_shared(shared, made)
+            await self._check_shared(found, shared, made)
         except ApiError as error:
             no = refusal_of([error])
             if no is None:
@@ -272,10 +296,16 @@ class JobController:
         await self._write(found, told)
         raise TryLater(told.look_again or 0.0)
 
-    def _check_shared(self, creation: Creation, made: Plan) -> None:
+    async def _check_shared(self, found: JobObject, creation: Creation, made: Plan) -> None:
         """A retained claim of an earlier job of this name is mounted without being owned; nothing else is shared."""
-        kept = {volume.claim for volume in made.volumes if volume.retain}
-        strangers = [one for one in creation.strangers if one.metadata.name not in kept]
+        kept = [one for one in creation.strangers if is_kept(one.metadata, made)]
+        for one in kept:
+            user = await self._storage.user_of(one.metadata.namespace, one.metadata.name, found.metadata.uid)
+            if user is not None:
+                raise Refused(
+                    "ClaimInUse", f"claim {one.metadata.name} was kept for this job, but {user} has mounted it"
+                )
+        strangers = [one for one in creation.strangers if one not in kept]
         no = refusal_of((error for _, error in creation.errors), strangers)
         if no is not None:
             raise no

@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestra.agent.pack import agent_bytes
 from orchestra.operator import names
+from orchestra.operator.claims import RETAINED_LABEL
 from orchestra.operator.kinds import JOB_LABEL
 from orchestra.plan import Plan
 from orchestra.plan.model import Volume
@@ -40,7 +41,7 @@ def claim(plan: Plan, volume: Volume, owner: Json) -> Json:
     metadata = _metadata(plan, volume.claim, owner)
     if volume.retain:
         del metadata["ownerReferences"]
-        metadata["labels"]["torchrun.ai/retained"] = "true"
+        metadata["labels"][RETAINED_LABEL] = "true"
     spec: Json = {"accessModes": volume.access_modes, "resources": {"requests": {"storage": str(volume.size)}}}
     if volume.storage_class:
         spec["storageClassName"] = volume.storage_class

@@ -290,7 +290,11 @@ def _volumes(plan: Plan) -> tuple[list[Json], list[Json]]:
         claim: Json = {"claimName": volume.claim}
         if volume.read_only:
             claim["readOnly"] = True
-        volumes.append({"name": volume.purpose, "persistentVolumeClaim": claim})
+        if volume.on_each_node:
+            limit: Json = {"sizeLimit": str(volume.size_per_node)} if volume.size_per_node else {}
+            volumes.append({"name": volume.purpose, "emptyDir": limit})
+        else:
+            volumes.append({"name": volume.purpose, "persistentVolumeClaim": claim})
         mount: Json = {"name": volume.purpose, "mountPath": volume.mount_path}
         mounts.append(mount | ({"readOnly": True} if volume.read_only else {}))
     return [*volumes, *plan.extra_volumes], [*mounts, *plan.extra_mounts]

@@ -39,7 +39,10 @@ def operator_rules() -> list[Json]:
         _rule("", ["pods"], [*_READ, "create", "delete", "patch"]),  # patch: to end one and keep its log
         _rule("", ["resourcequotas"], _READ),  # a gang is compared with them before its first pod
         _rule("", ["nodes"], _READ),  # which of them are lost; without this right, Kubernetes' own eviction decides
-        _rule("", ["services", "configmaps", "persistentvolumeclaims"], ["get", "create"]),
+        _rule("", ["services", "configmaps"], ["get", "create"]),
+        # delete: a claim without a volume, of a class that turned out not to share one among nodes; its event says so
+        _rule("", ["persistentvolumeclaims"], ["get", "create", "delete"]),
+        _rule("", ["events"], ["list"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
         _rule("scheduling.x-k8s.io", ["podgroups"], ["get", "create"]),
         _rule("scheduling.run.ai", ["podgroups"], ["get", "list", "create"]),  # list: is a KAI queue in use?

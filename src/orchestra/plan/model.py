@@ -62,6 +62,8 @@ class Volume(Model):
     access_modes: list[str] = []
     read_only: bool = False
     retain: bool = False
+    on_each_node: bool = False
+    """No claim after all: each node has a folder of its own, because the storage class cannot share one."""
 
 
 class Code(Model):

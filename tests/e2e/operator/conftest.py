@@ -17,6 +17,7 @@ from testbed.cluster import Cluster
 from testbed.control_plane import ControlPlane
 from testbed.crds import install_crds
 from testbed.images import HOST
+from testbed.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]
@@ -34,11 +35,11 @@ class Site:
         base = f"/apis/torchrun.ai/v1alpha1/namespaces/{self.namespace}/{kind}s"
         return f"{base}/{name}" if name else base
 
-    def start_operator(self) -> None:
+    def start_operator(self, *options: str) -> None:
         """Starts the operator's process, as its ServiceAccount."""
         plane: ControlPlane = self.cluster.control_plane
         kubeconfig = plane.service_account_kubeconfig("orchestra-system", "orchestra-operator")
-        words = [sys.executable, "-m", "orchestra.operator", "--kubeconfig", str(kubeconfig)]
+        words = [sys.executable, "-m", "orchestra.operator", "--kubeconfig", str(kubeconfig), *options]
         with (self._logs / "operator.log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
 
@@ -110,6 +111,15 @@ class Site:
             "items"
         ]
         return found
+
+    def until(self, what: str, condition: Callable[[], object]) -> None:
+        """Wait for something that is not in a job's status."""
+        wait_until(what, condition, timeout=120, interval=0.2)
+
+    def gone(self, name: str) -> None:
+        """Wait until a deleted job and its pods are gone."""
+        self.until(f"{name} is gone", lambda: self.cluster.api.find(self.path("torchrunjob", name)) is None)
+        self.until(f"the pods of {name} are gone", lambda: not self.pods(name))
 
     def log(self, pod: str) -> str:
         """A pod's log."""

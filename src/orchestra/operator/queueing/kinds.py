@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from orchestra.kube.cache import Cache
-from orchestra.kube.objects import Metadata, MetadataOnly, Resource, Slim
+from orchestra.kube.objects import Metadata, Resource, Slim
+from orchestra.operator.claims import StorageClass
 
 KAI_QUEUES = Resource("scheduling.run.ai", "v2", "Queue", "queues", namespaced=False)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
@@ -70,7 +71,7 @@ class PodGroup(Slim, frozen=True):
 class Classes:
     """The cluster's PriorityClasses and StorageClasses. None where the operator may not look (Roles only)."""
 
-    def __init__(self, priorities: Cache[PriorityClass] | None, storage: Cache[MetadataOnly] | None) -> None:
+    def __init__(self, priorities: Cache[PriorityClass] | None, storage: Cache[StorageClass] | None) -> None:
         self.priorities, self.storage = priorities, storage
 
     def priority(self, name: str | None) -> int:
