@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from operator_desk import OURS, Desk
 from testbed.fake_nodes import FakeNode
 from testbed.waiting import wait_until
@@ -90,14 +88,16 @@ def test_two_gangs_that_hold_half_of_what_they_need_both_run_in_the_end(desk: De
     for name in ("older", "younger"):
         desk.api.patch(desk.path("torchrunjob", name), {"spec": {"lifecycle": {"gangTimeoutSeconds": 2}}})
 
-    def finished(status: dict[str, Any], name: str) -> bool:
+    def both_finished(_: object) -> bool:
         desk.bury()
-        if any(c["type"] == "Scheduled" and c["status"] == "True" for c in status["conditions"]):
-            desk.play("Succeeded", name)
-        return bool(status["phase"] == "Succeeded")
+        statuses = {name: desk.status(name) for name in ("older", "younger")}
+        for name, status in statuses.items():  # whoever comes first
+            placed = any(c["type"] == "Scheduled" and c["status"] == "True" for c in status["conditions"])
+            if placed and status["phase"] != "Succeeded":
+                desk.play("Succeeded", name)
+        return all(status["phase"] == "Succeeded" for status in statuses.values())
 
-    desk.wait(lambda status: finished(status, "older"), "older")
-    status = desk.wait(lambda status: finished(status, "younger"), "younger")
+    status = desk.wait(both_finished, "younger")
     assert status.get("budget", {}).get("freeRetries", 0) == 0
 
 
