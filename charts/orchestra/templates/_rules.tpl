@@ -47,6 +47,12 @@
 - apiGroups:
   - ''
   resources:
+  - pods/log
+  verbs:
+  - get
+- apiGroups:
+  - ''
+  resources:
   - resourcequotas
   verbs:
   - get
@@ -184,6 +190,12 @@
   - create
   - delete
   - patch
+- apiGroups:
+  - ''
+  resources:
+  - pods/log
+  verbs:
+  - get
 - apiGroups:
   - ''
   resources:

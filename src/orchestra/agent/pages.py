@@ -11,7 +11,7 @@ from .files import write_json
 from .logbook import Logbook
 from .processes import read_process
 from .ranks import Round
-from .report import metrics, progress_report
+from .report import ProgressLines, metrics, progress_report
 from .spec import LaunchSpec
 
 _HEALTHY_SECONDS = 15.0
@@ -34,11 +34,16 @@ class Pages:
         self._report: dict[str, Any] = {}
         self._turned = time.monotonic()
         self._served = False
+        self._tells = spec.node == 0 and bool(spec.result_file)  # in a pod; on one machine everybody reads the file
+        self._lines = ProgressLines()
 
     def show(self, state: str, ranks: Round, failure: dict[str, Any] | None = None) -> None:
         """The worker as it is now."""
         spec = self._spec
         self._report = progress_report(state, spec.node, spec.attempt, ranks, failure, time.monotonic())
+        line = self._lines.due(self._report, time.monotonic()) if self._tells else None
+        if line is not None:
+            self._log.write(time.time(), "agent", line)
 
     def turned(self, now: float) -> None:
         """The agent's loop is alive."""

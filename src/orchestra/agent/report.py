@@ -48,6 +48,26 @@ def progress_report(
     }
 
 
+class ProgressLines:
+    """The report as a line of the log now and then: for whoever can read logs and not reach this port."""
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        """At most one line in so many seconds."""
+        self._seconds, self._next, self._last = seconds, 0.0, ""
+
+    def due(self, report: dict[str, Any], now: float) -> str | None:
+        """The line to write now, if any."""
+        progress = report.get("progress")
+        if not progress or now < self._next:
+            return None
+        kept = {name: value for name, value in progress.items() if isinstance(value, (int, float)) and name != "time"}
+        line = "progress " + json.dumps(kept, sort_keys=True)
+        if line == self._last:
+            return None
+        self._next, self._last = now + self._seconds, line
+        return line
+
+
 def metrics(report: dict[str, Any], job: str, log_lines: int, log_lost: int) -> str:
     """`/metrics`, in Prometheus' text format."""
     common = [("job_name", job), ("node", str(report["node"]))]

@@ -41,6 +41,7 @@ from orchestra.operator.queueing.lines import Lines
 from orchestra.operator.queueing.lookup import QueueLookup
 from orchestra.operator.quotas import EXCEEDED, RESOURCE_QUOTAS, QuotaObject, has_more_room
 from orchestra.operator.rights import lost_without_cluster_rights
+from orchestra.operator.silences import WorkerLogs
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ async def run(args: argparse.Namespace) -> None:
             for job in by_uid.get(uid):
                 controller.queue.add(job.metadata.key)
 
-        board = ProgressBoard(targets, news, every=args.progress_seconds)
+        board = ProgressBoard(targets, news, every=args.progress_seconds, read_log=WorkerLogs(client, pods).tail)
         lookup = QueueLookup(jobs, queues, args.shared_queues_namespace)
         classes = _classes(manager)
         lines = Lines(lookup, jobs, pods, wake=lambda key: controller.queue.add(key), priority=classes.priority)

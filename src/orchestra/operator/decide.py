@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
-from orchestra.operator import accepted, claims, elastic, etcd, placement
+from orchestra.operator import accepted, claims, elastic, etcd, placement, silences
 from orchestra.operator.attempt import has_store
 from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
@@ -40,7 +40,7 @@ def decide(seen: Observation, now: float) -> Decision:
 
 
 def _decide(seen: Observation, now: float) -> Decision:
-    job = _with_progress(seen)
+    job = silences.told(_with_progress(seen), seen.progress_silence, now)
     current = status.status_of(job)
     if current.phase in status.FINISHED:
         return _finished(seen, job, now)

@@ -38,6 +38,8 @@ class Observation:
     """Its place in the line of its queue; None where the queue has no line."""
     losses: Losses = field(default_factory=Losses)
     """Which of the pods are on lost nodes."""
+    progress_silence: str | None = None
+    """Why the job's progress cannot be had from its agent."""
     not_taken: tuple[Problem, ...] = ()
     """Changes of the spec that the API server could not refuse; `job` does not have them."""
     shared_claims: tuple[str, ...] = ()

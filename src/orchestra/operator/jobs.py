@@ -134,6 +134,7 @@ class JobController:
             queue_missing=found_queue is None and not problems,
             pods=pods,
             progress=self._board.progress(meta.uid),
+            progress_silence=self._board.silence(meta.uid),
             generation=meta.generation,
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
             place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,

@@ -15,6 +15,7 @@ from orchestra.kube.limits import Bucket
 from orchestra.operator import names
 from orchestra.operator.kinds import PodObject
 from orchestra.operator.options import PROGRESS_SECONDS
+from orchestra.operator.silences import ReadLog, Silences, no_log
 from orchestra.plan.status import progress_from
 
 _AT_ONCE = 64
@@ -38,8 +39,10 @@ class ProgressBoard:
         *,
         every: float = PROGRESS_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        read_log: ReadLog = no_log,
     ) -> None:
         self._every = every
+        self._silences = Silences(news, read_log=read_log, clock=clock)
         self._targets = targets
         self._news = news
         self._clock = clock
@@ -54,8 +57,13 @@ class ProgressBoard:
         """What a job last reported."""
         return self._known.get(uid)
 
+    def silence(self, uid: str) -> str | None:
+        """Why its agents cannot be asked; None while they answer."""
+        return self._silences.why(uid)
+
     def forget(self, uid: str) -> None:
         """The job is gone."""
+        self._silences.forget(uid)
         self._known.pop(uid, None)
         self._asked.pop(uid, None)
         self._told.pop(uid, None)
@@ -67,26 +75,34 @@ class ProgressBoard:
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             while True:
                 targets = self._targets()
-                for uid in set(self._known) - set(targets):
+                for uid in (set(self._known) | self._silences.known()) - set(targets):
                     self.forget(uid)
                 pause = self._every * random.uniform(0.4, 0.6) / max(1, len(targets))  # noqa: S311 -- jitter
                 for uid, workers in targets.items():
-                    group.create_task(self._ask(session, uid, workers))
+                    group.create_task(self.ask(session, uid, workers))
                     await asyncio.sleep(pause)
                 if not targets:
                     await asyncio.sleep(pause)
 
-    async def _ask(self, session: aiohttp.ClientSession, uid: str, workers: list[str]) -> None:
+    async def ask(self, session: aiohttp.ClientSession, uid: str, workers: list[str]) -> None:
+        """Ask one worker of a job."""
         address = self._asked.get(uid)
         if address not in workers:
             address = workers[0]
         self._asked[uid] = workers[(workers.index(address) + 1) % len(workers)]  # unless this one has rank 0
+        failure: Exception | None = None
         async with self._gate:
             try:
                 async with session.get(f"http://{address}:{names.AGENT_PORT}/progress") as answer:
                     view = msgspec.json.decode(await answer.read())
-            except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
-                return  # unreachable is not a hang: the agent alone decides that
+            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+                failure = error
+        if failure is not None:  # unreachable is not a hang: the agent alone decides that
+            logged = await self._silences.missed(uid, f"{address}:{names.AGENT_PORT}", failure)
+            if logged is not None:
+                self.heard(uid, logged)
+            return
+        self._silences.answered(uid)
         if isinstance(view, dict) and "0" in (view.get("ranks") or {}):
             self._asked[uid] = address
         reported = view.get("progress") if isinstance(view, dict) else None

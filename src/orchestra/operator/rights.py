@@ -37,6 +37,7 @@ def operator_rules() -> list[Json]:
         # Where OwnerReferencesPermissionEnforcement is on, owning a child that blocks deletion needs this.
         _rule("torchrun.ai", ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
         _rule("", ["pods"], [*_READ, "create", "delete", "patch"]),  # patch: to end one and keep its log
+        _rule("", ["pods/log"], ["get"]),  # the last progress of a job whose agent cannot be reached
         _rule("", ["resourcequotas"], _READ),  # a gang is compared with them before its first pod
         _rule("", ["nodes"], _READ),  # which of them are lost; without this right, Kubernetes' own eviction decides
         _rule("", ["services", "configmaps"], ["get", "create"]),
