@@ -186,7 +186,9 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     if any(not (created and pod.leaving) for pod in strays):  # whatever brought them about: never two live copies
         return Decision(status.status_of(job), delete=tuple(pod for pod in strays if not pod.leaving))
     if not created:
-        if len(workers) < elastic.wanted(plan) and not any(pod.leaving for pod in workers):
+        store = not has_store(plan) or any(not pod.is_worker and pod.attempt == current.attempt for pod in seen.pods)
+        whole = store and len(workers) >= elastic.wanted(plan)
+        if not whole and not any(pod.leaving for pod in workers):
             return Decision(status.status_of(job), create=True, look_again=5.0)
         job = _condition(job, _CREATED, "True", "Created", "all workers were created", now)
     late = _past_deadline(seen, job, now)

@@ -1,0 +1,197 @@
+"""Crash safety: whatever await of a reconcile is its last, the next one converges; nothing twice, nothing half."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube_parts import connect, eventually
+from operator_desk import Desk
+from operator_on_plane import install
+from orchestra.kube.client import Client
+from orchestra.kube.errors import KubeError
+from orchestra.kube.events import EventRecorder
+from orchestra.kube.manager import Manager, ManagerOptions
+from orchestra.kube.objects import PODS, Key
+from orchestra.operator.jobs import JobController
+from orchestra.operator.kinds import JOBS, QUEUES, JobObject, PodObject, QueueObject
+from orchestra.operator.progress import ProgressBoard
+from orchestra.operator.queueing.lines import Lines
+from orchestra.operator.queueing.lookup import QueueLookup
+from testbed.control_plane import ControlPlane
+
+Job = str
+
+
+class Bench:
+    """A controller's parts in this process, so that its reconciles can be cancelled where we like."""
+
+    def __init__(self, client: Client, manager: Manager) -> None:
+        self.client = client
+        self.jobs = manager.cache(JOBS, JobObject)
+        self.queues = manager.cache(QUEUES, QueueObject)
+        self.pods = manager.cache(PODS, PodObject, labels="torchrun-job-name")
+        self._real = client.transport.request
+        self.requests = 0
+
+    def knows(self, key: Key) -> bool:
+        """Whether the cache has the job."""
+        return key in self.jobs
+
+    def controller(self) -> JobController:
+        """A new one, which remembers nothing: as after a crash."""
+        lookup = QueueLookup(self.jobs, self.queues, "orchestra-queues")
+        lines = Lines(lookup, self.jobs, self.pods, wake=lambda _key: None)
+        events = EventRecorder(self.client, controller="test", instance="test")
+        board = ProgressBoard(dict, lambda _uid: None)
+        return JobController(self.client, self.jobs, lookup, lines, self.pods, events, board)
+
+    async def crash(self, key: Key, at: int, *, answered: bool) -> bool:
+        """A reconcile that is cancelled at its so-manyeth request, before it is sent or once it was carried out.
+
+        False when there were fewer requests.
+        """
+        self.requests = 0
+        task: asyncio.Task[Any] = asyncio.create_task(self.controller().reconcile(key))
+
+        async def request(*words: Any, **more: Any) -> Any:
+            self.requests += 1
+            if self.requests != at:
+                return await self._real(*words, **more)
+            if answered:
+                await self._real(*words, **more)
+            task.cancel()
+            return await asyncio.sleep(3600)
+
+        self.client.transport.request = request  # type: ignore[method-assign]
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        finally:
+            self.client.transport.request = self._real  # type: ignore[method-assign]
+        return self.requests >= at
+
+    async def settle(self, key: Key, until: Callable[[], object]) -> None:
+        """Reconcile as an operator would, until it is so."""
+        controller = self.controller()
+        for _ in range(600):
+            with contextlib.suppress(KubeError):
+                await controller.reconcile(key)
+            if until():
+                return
+            await asyncio.sleep(0.1)
+        raise TimeoutError(f"{key} did not settle")
+
+
+@contextlib.asynccontextmanager
+async def bench(kubeconfig: Path, namespace: str) -> AsyncIterator[Bench]:
+    async with connect(kubeconfig) as client:
+        manager = Manager(client, options=ManagerOptions(namespaces=(namespace,)))
+        made = Bench(client, manager)
+        stop = asyncio.Event()
+        running = asyncio.create_task(manager.run(stop))
+        await manager._wait_synced()
+        yield made
+        stop.set()
+        await running
+
+
+def crashing(plane: ControlPlane, namespace: str, test: Callable[[Bench, Desk], Awaitable[None]]) -> None:
+    install(plane)
+    desk = Desk(plane, namespace)
+    desk.queue(storage={"checkpoints": {"sizePerGPU": "1Mi"}})
+
+    async def run() -> None:
+        async with bench(plane.admin_kubeconfig, namespace) as made:
+            await test(made, desk)
+
+    asyncio.run(run())
+    desk.forget()
+    desk.api.patch(desk.path("torchrunqueue", "queue"), {"metadata": {"finalizers": None}})
+
+
+def condition(desk: Desk, name: Job, kind: str) -> str | None:
+    found = [c["status"] for c in desk.status(name).get("conditions", []) if c["type"] == kind]
+    return found[0] if found else None
+
+
+def _rests(desk: Desk, name: Job) -> bool:
+    return bool(desk.status(name).get("phase") == "Suspended")
+
+
+async def _created(bench: Bench, desk: Desk, name: Job) -> None:
+    wanted = {f"{name}-0", f"{name}-1", f"{name}-rdzv"}
+    key = Key(desk.namespace, name)
+
+    def mine() -> set[str]:
+        pods = desk.items("pods", labelSelector=f"torchrun-job-name={name}")
+        return {pod["metadata"]["name"] for pod in pods}
+
+    def whole() -> bool:
+        found = mine()
+        assert found <= wanted, "nothing twice"
+        return found == wanted and condition(desk, name, "Created") == "True"
+
+    await bench.settle(key, whole)
+    assert desk.status(name)["attempt"] == 1
+    services = [one for one in desk.names("services") if one == name]
+    claims = [one for one in desk.names("persistentvolumeclaims") if one == f"{name}-checkpoints"]
+    assert (len(services), len(claims)) == (1, 1)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_start_that_is_cut_off_anywhere_is_completed_once(
+    control_plane: ControlPlane, namespace: str, answered: bool
+) -> None:
+    async def run(bench: Bench, desk: Desk) -> None:
+        for at in range(1, 50):
+            name = f"job-{at}"
+            desk.job(name)
+            key = Key(desk.namespace, name)
+            await eventually("the job is seen", functools.partial(bench.knows, key))
+            reached = await bench.crash(key, at, answered=answered)
+            await _created(bench, desk, name)
+            desk.api.delete(desk.path("torchrunjob", name))
+            if not reached:
+                assert at > 6, "it had some requests to make"
+                return
+        raise AssertionError("it never ended")
+
+    crashing(control_plane, namespace, run)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_suspension_that_is_cut_off_anywhere_ends_all_pods(
+    control_plane: ControlPlane, namespace: str, answered: bool
+) -> None:
+    async def run(bench: Bench, desk: Desk) -> None:
+        for at in range(1, 50):
+            name = f"job-{at}"
+            desk.job(name)
+            key = Key(desk.namespace, name)
+            await eventually("the job is seen", functools.partial(bench.knows, key))
+            await _created(bench, desk, name)
+            desk.api.patch(desk.path("torchrunjob", name), {"spec": {"suspend": True}})
+
+            def asked(key: Key = key) -> bool:
+                found = bench.jobs.get(key)
+                return found is not None and found.read_spec().suspend
+
+            await eventually("the wish is seen", asked)
+            reached = await bench.crash(key, at, answered=answered)
+            await bench.settle(key, functools.partial(_rests, desk, name))
+            assert desk.items("pods", labelSelector=f"torchrun-job-name={name}") == []
+            assert desk.status(name)["attempt"] == 1
+            desk.api.delete(desk.path("torchrunjob", name))
+            if not reached:
+                assert at > 3
+                return
+        raise AssertionError("it never ended")
+
+    crashing(control_plane, namespace, run)
