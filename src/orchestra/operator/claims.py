@@ -17,6 +17,7 @@ from orchestra.api.problem import Problem
 from orchestra.kube.objects import Metadata, Slim
 from orchestra.operator import conditions
 from orchestra.operator.kinds import JOB_LABEL
+from orchestra.operator.moving import own_workspace
 from orchestra.plan import Plan
 from orchestra.plan.model import Volume
 
@@ -96,7 +97,8 @@ Knowledge = Callable[[str | None], tuple[str, str] | None]
 
 def shared_volumes(plan: Plan) -> list[Volume]:
     """Those that are made for the job and that several nodes mount."""
-    return [volume for volume in plan.volumes if not volume.exists and SHARED in volume.access_modes]
+    made = [volume for volume in plan.volumes if not volume.exists and SHARED in volume.access_modes]
+    return [volume for volume in made if not (volume.purpose == "workspace" and own_workspace(plan))]
 
 
 def adapted(plan: Plan, knowledge: Knowledge) -> tuple[Plan, list[Problem]]:
