@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
@@ -98,8 +99,6 @@ class KubernetesEngine:
         """The job of a name (any, if empty) that was submitted from a folder, unless the cluster is too slow."""
 
         async def look() -> list[TorchrunJob]:
-            import asyncio
-
             async with asyncio.timeout(seconds):
                 return await self._jobs(f"{FOLDER_LABEL}={submitting.folder_mark(str(folder))}")
 
@@ -114,14 +113,16 @@ class KubernetesEngine:
         return []
 
     def places(self, name: str) -> dict[str, str]:
-        """Where to look further."""
+        """Where to look further: its pods, what is kept when it is deleted, what goes with it."""
         claims = self._do(self._claims(name))
-        kept = [
-            f"claim {claim.metadata.name}" + (" (kept when the job is deleted)" if _retained(claim) else "")
-            for claim in claims
-        ]
-        pods = f"kubectl -n {self.namespace} get pods -l {JOB_LABEL}={name}"
-        return {"pods": pods} | ({"output": ", ".join(kept)} if kept else {})
+        kept = [f"claim {one.metadata.name} (kept when the job is deleted)" for one in claims if _retained(one)]
+        going = [f"claim {one.metadata.name}" for one in claims if not _retained(one)]
+        places = {
+            "pods": [f"kubectl -n {self.namespace} get pods -l {JOB_LABEL}={name}"],
+            "output": kept,
+            "volumes": going,
+        }
+        return {what: ", ".join(found) for what, found in places.items() if found}
 
     def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
         """Lines of all ranks; with `follow`, until the job has come to rest. Pods that are gone took theirs along."""
