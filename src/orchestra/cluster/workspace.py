@@ -49,8 +49,9 @@ def with_folder(runs: Runs, client: Client, namespace: str, submission: Submissi
     fetched = job.spec.sync is not None and job.spec.sync.code
     if code is None or code.source != "local" or code.snapshot or fetched or not folder.is_dir():
         return submission
+    system = os.environ.get("ORCHESTRA_SYSTEM_NAMESPACE", SYSTEM)
     try:
-        taken = send_folder(runs, client, namespace, folder, submission.include, limits_of(os.environ))
+        taken = send_folder(runs, client, namespace, folder, submission.include, limits_of(os.environ), system)
     except NoStore as error:
         client.on_warning(str(error))
         return submission
@@ -146,7 +147,7 @@ class _Proxy:
             if error.code != 403:
                 raise
             mend = "ask for the ClusterRole orchestra-user in it"
-            raise SyncError(f"you may not name yourself to the workspace store in {self._namespace}: {mend}") from error
+            raise NoStore(f"you may not name yourself to the workspace store in {self._namespace}: {mend}") from error
         self._token = str(json.loads(answer.body)["status"]["token"])
         self._until = time.monotonic() + _TOKEN_SECONDS / 2
         return self._token

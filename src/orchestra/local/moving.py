@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -114,7 +113,8 @@ class Mover:
         sender, self._sender = self._sender, None
         if sender is None:
             return None
-        sender.send_signal(signal.SIGTERM)
+        if sender.stdin is not None:
+            sender.stdin.close()  # not a signal: one that is just starting would die of it, and send nothing
         try:
             sender.wait(timeout=self.orders.grace + _MARGIN)
         except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ _DCP_END = ".metadata"
 _OUR_END = "manifest.json"
 _OURS = re.compile(r"step-\d+(?:\.\d+)?\Z")
 QUIET_S = 20.0
+
+Skip = Callable[[Path], bool]
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,17 @@ class Outputs:
     """Files that are still being written, for all we know: the next round takes them."""
 
 
-def complete_files(folder: Path, now: float, *, quiet: float = QUIET_S, skip: tuple[str, ...] = ()) -> Outputs:
+def complete_files(folder: Path, now: float, *, quiet: float = QUIET_S, skip: Skip | None = None) -> Outputs:
     """Files of a folder that are complete. `now` is the wall clock; `quiet=0` when all writers are known to be gone.
 
-    Links are not followed and not uploaded, relative folders in `skip` not looked at. Names of unfinished files
+    Links are not followed and not uploaded, folders that `skip` is true of not looked at. Names of unfinished files
     (`*.tmp`, `tmp-*`, `*.part`) never are.
     """
     ready: list[Ready] = []
     waiting: list[str] = []
     for at, folders, files in os.walk(folder):
-        below = Path(at).relative_to(folder)
-        folders[:] = sorted(name for name in folders if not _NEVER.match(name) and str(below / name) not in skip)
+        kept = (name for name in folders if not _NEVER.match(name))
+        folders[:] = sorted(name for name in kept if skip is None or not skip(Path(at, name)))
         ended = _ended(Path(at), files)
         begun = ended is None and any(_SHARD.match(name) for name in files)
         for name in sorted(files):

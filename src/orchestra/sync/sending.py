@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import threading
 import time
@@ -62,13 +63,13 @@ class Sender:
 
     def run(self, stop: threading.Event) -> int:
         """Rounds until the stop, then one more for all that is there. Returns the exit code."""
+        say(f"outputs go to {self._remote.url} every {self._orders.interval:g} s, and at the end")
         while not stop.wait(self._orders.interval):
-            with contextlib.suppress(SyncError):
-                self._told_round(self._orders.quiet)
+            self._told_round(self._orders.quiet)
         began = time.monotonic()
         try:
             self.round(0.0)
-        except SyncError as error:
+        except (SyncError, OSError) as error:
             self._result("failed", str(error))
             say(f"error: not everything is in {self._remote.url}: {error}")
             return 1
@@ -84,9 +85,8 @@ class Sender:
     def _told_round(self, quiet: float) -> None:
         try:
             self.round(quiet)
-        except SyncError as error:
+        except (SyncError, OSError) as error:
             say(f"warning: this round of uploads failed and is done again in {self._orders.interval:.0f} s: {error}")
-            raise
 
     def round(self, quiet: float) -> None:
         """One round: what is complete by now. `quiet=0`: all writers are gone."""
@@ -94,9 +94,8 @@ class Sender:
         if self._folder.is_dir():
             if not self._plain:
                 self._checkpoints()
-            skip = () if self._plain else tuple(str(one) for one in self._step_folders())
             moved = up(
-                self._folder, self._remote, OUT, quiet=quiet, growing=_GROWING, skip=skip,
+                self._folder, self._remote, OUT, quiet=quiet, growing=_GROWING, skip=None if self._plain else _is_ours,
                 index=Index(self._state / "index", self._folder),
             )  # fmt: skip
             self.sent.files += moved.files
@@ -109,17 +108,16 @@ class Sender:
 
     # ---- checkpoints of our library
 
-    def _step_folders(self) -> list[Path]:
-        """Relative, and what belongs to them: their fences and what is being written."""
-        roots = {path.parent for path in self._folder.rglob("step-*") if _STEP.match(path.name)}
-        found = [path for root in roots for path in root.iterdir() if _STEP.match(path.name) or path.name == _FENCES]
-        return sorted(path.relative_to(self._folder) for path in found if path.is_dir())
+    def _complete(self) -> list[Path]:
+        """Folders of complete checkpoints, relative."""
+        found = []
+        for at, folders, _ in os.walk(self._folder):  # which passes over what is renamed meanwhile
+            found += [Path(at, name) for name in folders if _is_ours(Path(at, name))]
+            folders[:] = [name for name in folders if not _STEP.match(name) and not name.startswith("tmp-")]
+        return sorted(path.relative_to(self._folder) for path in found)
 
     def _checkpoints(self) -> None:
-        complete = [
-            folder for folder in self._step_folders()
-            if _STEP.match(folder.name) and (self._folder / folder / "manifest.json").is_file()
-        ]  # fmt: skip
+        complete = self._complete()
         if not complete:
             return
         newest = max(complete, key=lambda folder: _place(folder.name))
@@ -176,6 +174,11 @@ class Sender:
         draft = self._state / ".sent.json"
         draft.write_text(json.dumps(told))
         draft.replace(self._state / "sent.json")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is a checkpoint of the library: renamed into place with its manifest, so complete if there."""
+    return _STEP.match(folder.name) is not None and (folder / "manifest.json").is_file()
 
 
 def _place(name: str) -> tuple[int, int]:

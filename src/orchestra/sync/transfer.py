@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from orchestra.api.problem import Invalid, Problem
-from orchestra.sync.complete import complete_files
+from orchestra.sync.complete import Skip, complete_files
 from orchestra.sync.errors import Changed, Missing
 from orchestra.sync.index import Index
 from orchestra.sync.landing import PARTIAL, fetch
@@ -108,7 +108,7 @@ def up(
     *,
     quiet: float = 0.0,
     growing: tuple[str, ...] = (),
-    skip: tuple[str, ...] = (),
+    skip: Skip | None = None,
     index: Index | None = None,
     progress: Progress | None = None,
 ) -> Moved:
@@ -116,7 +116,7 @@ def up(
 
     `quiet` seconds without a touch make a file complete (complete.py); 0 when its writers are gone. Files whose name
     matches `growing` (logs) go as far as they are, for their beginning never changes. A file that changes while it
-    is read does not appear, and is told in `abandoned`. `skip` are folders that somebody else takes care of.
+    is read does not appear, and is told in `abandoned`. `skip` is true of folders that somebody else takes care of.
     """
     known = index or Index.of(folder)
     before, there = _marker(remote, prefix), {item.key: item.size for item in remote.listing(prefix)}
@@ -169,7 +169,7 @@ class _Looked:
         return {one.path: one.file for one in self.ready}
 
 
-def _look(folder: Path, index: Index, quiet: float, growing: tuple[str, ...], skip: tuple[str, ...]) -> _Looked:
+def _look(folder: Path, index: Index, quiet: float, growing: tuple[str, ...], skip: Skip | None) -> _Looked:
     """What may go up, with its hashes."""
     outputs = complete_files(folder, time.time(), quiet=quiet, skip=skip)
     ready: list[_Sending] = []

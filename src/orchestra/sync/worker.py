@@ -12,9 +12,7 @@ import signal
 import sys
 import threading
 
-from orchestra.api.problem import Invalid
-from orchestra.sync.errors import Missing, NoAccess, SyncError
-from orchestra.sync.moving import fail, read_orders
+# Nothing of ours is imported before somebody listens for SIGTERM: process 1 of a container never hears an earlier one.
 
 REFUSED = 3
 """Exit code: another try would find the same."""
@@ -29,6 +27,10 @@ def main(words: list[str]) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set() if words[0] == "send" else sys.exit(143))
+    from orchestra.api.problem import Invalid
+    from orchestra.sync.errors import Missing, NoAccess, SyncError
+    from orchestra.sync.moving import fail, read_orders
+
     try:
         orders = read_orders(words[1])
         if words[0] == "fetch":
