@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -19,6 +20,8 @@ from orchestra.operator.lost_nodes import Losses, Sign, last_life, losses
 _EVERY = 1.0
 _AT_ONCE = 64
 _TIMEOUT = 2.0
+_UNSEEN_ROUNDS = 20
+_log = logging.getLogger(__name__)
 
 
 class NodeWatch:
@@ -38,6 +41,7 @@ class NodeWatch:
         self._of_job = pods.index(by_controller)
         self._signs: dict[str, Sign] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._unseen = 0
 
     @property
     def readable(self) -> bool:
@@ -62,10 +66,20 @@ class NodeWatch:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
+                self._say_if_nodes_are_not_seen()
                 suspects = self._suspects()
                 self._signs = {uid: sign for uid, sign in self._signs.items() if uid in suspects}
                 await asyncio.gather(*(self._ask(session, uid, address) for uid, address in suspects.items()))
                 await asyncio.sleep(_EVERY)
+
+    def _say_if_nodes_are_not_seen(self) -> None:
+        """Once, and not while the first look at them is still under way."""
+        self._unseen = 0 if self.readable else self._unseen + 1
+        if self._unseen == _UNSEEN_ROUNDS:
+            _log.warning(
+                "nodes cannot be read (Roles in some namespaces do not allow it): Kubernetes' own eviction decides when "
+                "a node is lost, and a pod that is stuck on one holds its job up"
+            )
 
     def _suspects(self) -> Mapping[str, str]:
         """The pods whose nodes are not well, each with the address to ask."""
