@@ -77,8 +77,8 @@ class NodeWatch:
         self._unseen = 0 if self.readable else self._unseen + 1
         if self._unseen == _UNSEEN_ROUNDS:
             _log.warning(
-                "nodes cannot be read (Roles in some namespaces do not allow it): Kubernetes' own eviction decides when "
-                "a node is lost, and a pod that is stuck on one holds its job up"
+                "nodes cannot be read (Roles of some namespaces do not allow it); Kubernetes' own eviction decides "
+                "when a node is lost, and a pod that is stuck on one holds its job up"
             )
 
     def _suspects(self) -> Mapping[str, str]:
