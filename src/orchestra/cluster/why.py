@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from orchestra.api.engine import Cause
 from orchestra.api.job import TorchrunJob
@@ -130,7 +131,8 @@ def _pending(seen: Observed) -> list[Cause]:
     if reason == "QueueNotFound":
         return [_no_queue(seen)]
     if reason == "Invalid":
-        return [Cause("job", message, "delete it, mend the file and submit it again: orchestra validate FILE")]
+        about: Literal["volumes", "job"] = "volumes" if "spec.storage." in message else "job"
+        return [Cause(about, message, "delete it, mend the file and submit it again: orchestra validate FILE")]
     budget = status.status_of(seen.job).budget
     left = (status.seconds_of(budget.not_before) or 0.0) - seen.now if budget else 0.0
     if left > 0:

@@ -40,12 +40,11 @@ def test_each_reason_why_a_job_does_not_run(site: OnCluster) -> None:
         site.cluster.api.create(site.path("torchrunjobs"), body)
 
     site.queue("large", nodeResources={"gpus": 12, "memory": "1Gi"})
-    site.queue("disk", storage={"checkpoints": {"sizePerGPU": "1Mi", "storageClass": "local"}})
     job("lonely", "quue")
     job("nowhere", "large", numNodes=1)
     job("unpulled", image="127.0.0.1:1/no/image:1", overrides={"imagePullPolicy": "IfNotPresent"})
     job("secretive", secrets=[{"name": "absent", "key": "token"}])
-    job("unbound", "disk", numNodes=1, storage={"checkpoints": {"accessModes": ["ReadWriteMany"]}})
+    job("unbound", storage={"checkpoints": {"storageClass": "nowhere"}})
     job("broken", command=[sys.executable, "-c", "raise ValueError('rank zero is unwell')"], restartPolicy="Never")
 
     user, admin = site.engine, KubernetesEngine(load_kubeconfig(site.cluster.kubeconfig), namespace=site.namespace)
@@ -57,7 +56,8 @@ def test_each_reason_why_a_job_does_not_run(site: OnCluster) -> None:
     assert "127.0.0.1:1/no/image:1" in cause(user, "unpulled", "image", "connection refused").message
     missing = cause(user, "secretive", "container", 'secret "absent" not found')
     assert missing.mend == f"kubectl -n {site.namespace} create secret generic absent --from-literal=KEY=VALUE"
-    assert "unbound-checkpoints" in cause(user, "unbound", "volumes", "ReadWriteMany").message
+    unbound = cause(user, "unbound", "volumes", '"nowhere" not found').message
+    assert "claim unbound-checkpoints (ReadWriteOnce on class nowhere) is Pending" in unbound
     assert "logs broken" in cause(user, "broken", "rank", "rank zero is unwell").mend
 
     shown = site.cli("why", "secretive", "-n", site.namespace, program=("kubectl", "torchrun"))

@@ -264,6 +264,8 @@ def test_plain_states_are_told_plainly() -> None:
     running = status.with_progress(job_in("Running"), status.progress_from({"step": 3, "totalSteps": 9}))
     assert why(running, pods=(a_pod(0, phase="Running"),))[0].message == "it trains: step 3/9 33%"
     assert "validate" in why(job_in("Pending", "Invalid", "numGPUs: ..."))[0].mend
+    refused = "spec.storage.checkpoints: StorageClass local cannot share a volume among 2 nodes (ReadWriteMany)"
+    assert why(job_in("Pending", "Invalid", refused))[0].about == "volumes"
 
 
 def test_pods_that_only_take_their_time_are_no_riddle() -> None:
