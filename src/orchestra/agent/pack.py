@@ -46,6 +46,7 @@ def agent_bytes() -> bytes:
     return buffer.getvalue()
 
 
+@functools.cache
 def agent_hash() -> str:
     """Names the program: sixteen hexadecimal digits that change with any of its sources."""
     return hashlib.sha256(agent_bytes()).hexdigest()[:16]

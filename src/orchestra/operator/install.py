@@ -25,6 +25,7 @@ from orchestra.operator.manifests import (
     service_monitor,
 )
 from orchestra.operator.rights import NAME, NAMESPACE
+from orchestra.operator.workspace_store import workspace_manifests
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -36,6 +37,7 @@ SELECTOR = ",".join(f"{name}={value}" for name, value in LABELS.items())
 def manifests(made: Installation) -> list[Json]:
     """Everything but the ServiceMonitor, in an order in which each finds what it needs. The same as in config/."""
     documents = [*rbac_manifests(made), job_crd(), queue_crd(), *deployment_manifests(made)]
+    documents += workspace_manifests(made.image) if made.workspace_store else []
     return list({named(document): document for document in documents}.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -78,6 +79,7 @@ class JobController:
         self._clock, self._etcd, self._moved_by = clock, etcd, moved_by
         self._plans = Plans(etcd.endpoint)
         self._agents: set[str] = set()
+        self._agent_gates: dict[str, asyncio.Lock] = {}
         self._quotas_of = quotas.index(by_namespace) if quotas is not None else None
         self._groups = GangReader(client)
         self._storage = Storage(client, classes)
@@ -320,15 +322,17 @@ class JobController:
             await self._client.create(first.resource, first.key.namespace, first.body, MetadataOnly, dry_run=True)
 
     async def _ensure_agent(self, namespace: str) -> None:
-        if namespace in self._agents:
-            return
-        child = agent_child(namespace)
-        try:
-            await self._client.create(child.resource, namespace, child.body, MetadataOnly)
-        except ApiError as error:
-            if not error.already_exists:
-                raise
-        self._agents.add(namespace)
+        """Once a namespace: jobs that come together wait for the one that asks, since the agent is not small."""
+        async with self._agent_gates.setdefault(namespace, asyncio.Lock()):
+            if namespace in self._agents:
+                return
+            child = agent_child(namespace)
+            try:
+                await self._client.create(child.resource, namespace, child.body, MetadataOnly)
+            except ApiError as error:
+                if not error.already_exists:
+                    raise
+            self._agents.add(namespace)
 
     def _tell(self, found: JobObject, event: Told) -> None:
         regarding = ObjectReference.to(JOBS, found.metadata)

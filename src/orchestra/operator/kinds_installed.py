@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestra.kube.objects import NAMESPACES, SERVICES, Key, Resource
+from orchestra.kube.objects import NAMESPACES, SERVICES, VOLUME_CLAIMS, Key, Resource
 
 Json = dict[str, Any]
 
@@ -21,6 +21,7 @@ _KNOWN = {
         NAMESPACES,
         SERVICES,
         SERVICE_MONITORS,
+        VOLUME_CLAIMS,
         Resource("", "v1", "ServiceAccount", "serviceaccounts"),
         Resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
         Resource(_RBAC, "v1", "Role", "roles"),

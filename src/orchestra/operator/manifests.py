@@ -29,6 +29,8 @@ class Installation:
     replicas: int = 2
     namespaces: tuple[str, ...] = ()
     """Only these are served, by Roles alone; none means the whole cluster."""
+    workspace_store: bool = False
+    """Whether folders can be submitted: a store in the cluster, with a volume of its own."""
 
 
 def rbac_manifests(made: Installation) -> list[Json]:

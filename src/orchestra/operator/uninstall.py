@@ -10,7 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestra.api.engine import EngineError
@@ -116,9 +116,10 @@ async def _list(client: Client, resource: Resource, kind: type[Any]) -> list[Any
 
 
 def _to_delete(made: Installation) -> list[Json]:
-    """The Deployment first, then its rights and the rest; never definitions or namespaces."""
-    documents = [*manifests(made), service_monitor()]
-    kept = [one for one in documents if one["kind"] not in ("Namespace", "CustomResourceDefinition")]
+    """The operator's Deployment first, then its rights and the rest; never definitions, namespaces or claims."""
+    documents = [*manifests(replace(made, workspace_store=True)), service_monitor()]
+    stays = ("Namespace", "CustomResourceDefinition", "PersistentVolumeClaim")
+    kept = [one for one in documents if one["kind"] not in stays]
     return sorted(kept, key=lambda one: one["kind"] != "Deployment")
 
 

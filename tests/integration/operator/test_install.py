@@ -110,9 +110,9 @@ def test_install_applies_config_and_doing_it_again_changes_nothing(bare: Place) 
     would = bare.orchestra("install", "--dry-run")
     assert "created    Deployment orchestra-system/orchestra-operator" in would
     assert bare.api.find("/api/v1/namespaces/orchestra-system") is None, "a dry run changes nothing"
-    said = bare.orchestra("install", "--no-wait")
+    said = bare.orchestra("install", "--no-wait", "--workspace-store")
     assert said.count("created") == len(said.splitlines())
-    for file in ("rbac/role.yaml", "deployment.yaml", "crd/bases/"):
+    for file in ("rbac/role.yaml", "deployment.yaml", "crd/bases/", "workspace.yaml"):
         differs = bare.kubectl(
             "diff", "-f", str(ROOT / "config" / file), "--server-side", "--field-manager=orchestra-install"
         )

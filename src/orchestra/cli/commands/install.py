@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--image", default=IMAGE, help="the operator's image (default: %(default)s)")
     parser.add_argument("--namespaces", default="", help="serve only these, separated by commas, with Roles alone")
+    parser.add_argument("--workspace-store", action="store_true", help="also a store for folders that are submitted")
     parser.add_argument("--dry-run", action="store_true", help="let the server check it all, and change nothing")
     parser.add_argument("-o", "--output", choices=("yaml",), help="print the objects; no cluster is needed")
     parser.add_argument("--no-wait", action="store_true", help="do not wait until the operator is ready")
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from orchestra.operator.rights import lost_without_cluster_rights
 
     require_cluster_packages()
-    made = Installation(image=args.image, namespaces=tuple(name for name in args.namespaces.split(",") if name))
+    namespaces = tuple(name for name in args.namespaces.split(",") if name)
+    made = Installation(image=args.image, namespaces=namespaces, workspace_store=args.workspace_store)
     if made.namespaces:
         for lost in lost_without_cluster_rights():
             print(f"only {', '.join(made.namespaces)}: {lost}", file=sys.stderr)
