@@ -159,6 +159,12 @@ class Site:
         )["items"]
         return found
 
+    def run(self, job: str) -> None:
+        """Its workers run."""
+        for pod in wait_until(f"{job} has pods", lambda: self.pods(job), timeout=PATIENCE, interval=0.1):
+            where = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/status"
+            self.admin.patch(where, {"status": {"phase": "Running"}})
+
     def finish(self, job: str, namespace: str = "") -> None:
         """Its workers end well."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

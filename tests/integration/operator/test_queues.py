@@ -67,10 +67,10 @@ def test_a_good_queue_is_ready_and_counts_its_jobs(site: Site) -> None:
     site.job("a", 8)
     site.job("b", 16)
     site.job("c", 8, suspend=True)
-    status = site.until("torchrunqueue", "queue", lambda status: status.get("gpus", {}).get("used") == 24)
+    site.run("a")
+    status = site.until("torchrunqueue", "queue", lambda status: status.get("jobs") == {"pending": 1, "running": 1})
     assert status["phase"] == "Ready"
     assert status["gpus"] == {"used": 24, "quota": 16}
-    assert status["jobs"] == {"pending": 2, "running": 0}
     site.finish("a")
     site.finish("b")
     status = site.until("torchrunqueue", "queue", lambda status: status["jobs"] == {"pending": 0, "running": 0})
@@ -226,6 +226,11 @@ def test_a_kai_queue_is_made_with_its_parent_and_follows_its_queue(site: Site) -
         kind: {"quota": -1, "limit": -1, "overQuotaWeight": 1} for kind in ("gpu", "cpu", "memory")
     }
     assert site.status("torchrunqueue", "queue")["kaiQueue"] == team
+    site.job("job", 16)
+    site.phase("job", "Provisioning")
+    (group,) = site.admin.get(f"/apis/scheduling.run.ai/v2alpha2/namespaces/{site.namespace}/podgroups")["items"]
+    assert (group["spec"]["queue"], group["spec"]["minMember"]) == (team, 2)
+    site.finish("job")
     site.admin.patch(path("torchrunqueue", site.namespace, "queue"), {"spec": {"resources": {"gpu": {"quota": 6}}}})
     wait_until("it follows", lambda: kai_queue(site, team)["spec"]["resources"]["gpu"]["quota"] == 6)
     site.admin.patch(f"{KAI}/{team}", {"spec": {"resources": {"gpu": {"quota": 99}}}})

@@ -146,7 +146,7 @@ class QueueController:
         ]
         if meta.deletion_timestamp is None:
             kai = await self._kai.ensure(meta, spec)
-            await self._kai.release(meta, keep=spec.kai_queue)
+            await self._kai.release_others(meta, keep=spec.kai_queue)
             findings += [kai] if kai is not None else []
         return spec, findings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from orchestra.api.queue import TorchrunQueueSpec
@@ -62,22 +63,37 @@ class KaiQueues:
                 return Finding(_READY, False, "Refused", f"KAI Queue {name}: {error.refusal.message}")
             raise
 
-    async def release(self, queue: Metadata, keep: str | None = None) -> list[str]:
-        """Let go of all KAI Queues that are this TorchrunQueue's, but one. Says which of them stay, and why."""
+    async def release(self, queue: Metadata) -> list[str]:
+        """Let go of all KAI Queues that are this TorchrunQueue's. Says which of them stay, and why.
+
+        Asked of the server: where KAI was just installed, the cache may not know yet what we made ourselves.
+        """
         if self._known is None or not await self._served():
             return []
+        return await self._let_go(queue, await self._there())
+
+    async def release_others(self, queue: Metadata, keep: str | None) -> None:
+        """Let go of those that this TorchrunQueue does not name any more."""
+        mine = [one for one in self._known or () if one.annotation(kai.OWNER_UID) == queue.uid]
+        if any(one.metadata.name != keep for one in mine):
+            await self._let_go(queue, await self._there(), keep)
+
+    async def _there(self) -> list[KaiQueue]:
+        """All that can be read: somebody's odd one must not keep ours."""
+        pages = await self._client.pages(KAI_QUEUES, KaiQueue, EVERYTHING)
+        return [one for page in pages for one in page.items]
+
+    async def _let_go(self, queue: Metadata, there: list[KaiQueue], keep: str | None = None) -> list[str]:
         left = []
-        for known in [one for one in self._known if one.annotation(kai.OWNER_UID) == queue.uid]:
-            if known.metadata.name == keep:
+        for one in there:
+            name = one.metadata.name
+            if one.annotation(kai.OWNER_UID) != queue.uid or name == keep:
                 continue
-            current = await self._client.find(KAI_QUEUES, known.metadata.key, KaiQueue)
-            if current is None or current.annotation(kai.OWNER_UID) != queue.uid:
-                continue
-            used = await self._handed_on(queue, current) or await self._used_by(current.metadata.name)
+            used = await self._handed_on(queue, one) or await self._used_by(name, _below(there, name))
             if used:
-                left.append(f"KAI Queue {current.metadata.name} stays: {used}")
+                left.append(f"KAI Queue {name} stays: {used}")
             else:
-                await self._client.delete(KAI_QUEUES, current.metadata.key, uid=current.metadata.uid)
+                await self._client.delete(KAI_QUEUES, one.metadata.key, uid=one.metadata.uid)
         return left
 
     # ---- one KAI Queue
@@ -93,7 +109,7 @@ class KaiQueues:
                 if not error.already_exists:
                     raise
                 current = await self._client.get(KAI_QUEUES, Key("", name), KaiQueue)
-        below = self._below(name)
+        below = _below(self._known or (), name)
         if below:
             some = name_some(below, _NAMED)
             words = f"KAI Queue {name} has queues below it, so KAI runs nothing in it; name one of those: {some}"
@@ -149,17 +165,17 @@ class KaiQueues:
             return f"TorchrunQueue {meta.key} uses it too, and keeps it from now on"
         return ""
 
-    async def _used_by(self, name: str) -> str:
+    async def _used_by(self, name: str, below: list[str]) -> str:
         """Who else uses a KAI Queue, in words; empty when nobody does."""
-        below = self._below(name)
         if below:
             return f"the KAI Queues {name_some(below, _NAMED)} are below it"
         try:
-            groups = await self._client.list_all(KAI_POD_GROUPS, PodGroup, EVERYTHING)
+            pages = await self._client.pages(KAI_POD_GROUPS, PodGroup, EVERYTHING)
         except ApiError as error:
             if not error.not_found:
                 raise
-            groups = []
+            pages = []
+        groups = [one for page in pages for one in page.items]
         using = [str(one.metadata.key) for one in groups if one.spec.queue == name and not self._is_over(one)]
         return f"the PodGroups {name_some(using, _NAMED)} are in it" if using else ""
 
@@ -179,12 +195,13 @@ class KaiQueues:
     def _cached(self, name: str) -> KaiQueue | None:
         return self._known.get(Key("", name)) if self._known is not None else None
 
-    def _below(self, name: str) -> list[str]:
-        return sorted(one.metadata.name for one in self._known or () if one.spec.parent_queue == name)
-
     async def _served(self) -> bool:
         """A KAI Queue in the cache is proof; else the server is asked, for KAI may come and go."""
         return bool(self._known) or await self._client.served(KAI_QUEUES)
+
+
+def _below(there: Iterable[KaiQueue], name: str) -> list[str]:
+    return sorted(one.metadata.name for one in there if one.spec.parent_queue == name)
 
 
 def _of_another(name: str, wanted: KaiQueueSpec, current: KaiQueue) -> Finding:
