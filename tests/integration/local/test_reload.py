@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -157,4 +158,27 @@ def test_torchrun_ranks_take_new_code_at_one_agreed_step(local: Local, tmp_path:
     local.step("warm", (answer.step or 0) + 2, timeout=240)
     assert time.monotonic() - begin < 240
     local.engine.delete("warm")
+    local.nothing_left()
+
+
+def test_watching_takes_every_edit_until_the_interrupt(local: Local, project: Path) -> None:
+    start(local, project, "watched", env=[{"name": "ORCHESTRA_PRELOAD", "value": "json"}])
+    program = Path(sys.executable).with_name("orchestra")
+    heard = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    watching = subprocess.Popen(
+        [sys.executable, "-c", heard, str(program), "sync", "watched", "-w", "--local"],
+        cwd=project, env=os.environ | {"ORCHESTRA_HOME": str(local.home.root)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    try:
+        assert "watching" in watching.stdout.readline()
+        for version in (2, 3):
+            (project / "version.py").write_text(f"N = {version}\n")
+            (project / "notes.swp").write_text("an editor's own file ships nothing")
+            assert len(begins(local, "watched", version)) == 1
+    finally:
+        watching.send_signal(signal.SIGINT)
+    told, _ = watching.communicate(timeout=60)
+    assert told.count("new code in all workers at step") == 2, told
+    local.engine.delete("watched")
     local.nothing_left()

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from orchestra.api.engine import EngineError
     from orchestra.cli.engines import choose
     from orchestra.local.engine import LocalEngine
+    from orchestra.local.submitted_code import snapshot_of
     from orchestra.plan.status import status_of
 
     engine, name = choose(args)
@@ -55,15 +56,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name} reports no steps: it restarts from its own last checkpoint, if it writes any", file=sys.stderr)
     if not args.watch:
         return _once(args, engine, name)
-    code = exit_codes.OK
-    engine.preload(name)
+    code, generation = exit_codes.OK, ""
     for _ in _edits(engine.folder(name)):
-        code = _once(args, engine, name, quiet=True)
-        engine.look()
         if status_of(engine.get(name)).phase != "Running":
             print(f"{name} is {status_of(engine.get(name)).phase}")
             return code
-        engine.preload(name)
+        now = snapshot_of(engine.get(name)) or ""
+        if now != generation:
+            engine.preload(name)  # the successors of those that run now
+            generation = now
+        try:
+            code = _once(args, engine, name, quiet=True)
+        except EngineError as error:  # a folder that is being edited all the while: the next look may do
+            print(error, file=sys.stderr)
+        engine.look()
     return code
 
 
@@ -125,5 +131,6 @@ def _edits(folder: Path) -> Iterator[None]:
         while True:  # an unchanged folder costs milliseconds to look at
             time.sleep(0.5)
             yield None
-    for _ in watch(folder, step=20, debounce=200, rust_timeout=1000, yield_on_timeout=False, raise_interrupt=False):
+    # Also without news once a second: an edit just before the watch began tells nothing, and looking costs little.
+    for _ in watch(folder, step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True, raise_interrupt=False):
         yield None
