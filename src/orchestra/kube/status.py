@@ -54,7 +54,8 @@ class StatusWriter:
     def _unchanged(self, current: Metadata, observed: Any, status: Any) -> bool:
         last = self._written.get(current.uid)
         if last is None:
-            return bool(observed == status)  # after a restart: what is there is what we wrote
+            # After a restart: what is there is what we wrote, but the server keeps lists in an order of its own.
+            return contains(observed, status) and contains(status, observed)
         if last.status != status:
             return False
         return newer(last.version, current.resource_version) or contains(observed, status)

@@ -211,7 +211,8 @@ class JobController:
 
     async def _write(self, found: JobObject, decision: Decision) -> bool:
         """The status and its events; False when another job has the name now: ours is gone, and its children."""
-        observed, wanted = msgspec.json.decode(found.status), to_builtins(decision.status)
+        # Read and written by the same types: the defaults that the server fills in are no difference.
+        observed, wanted = to_builtins(found.read_status()), to_builtins(decision.status)
         try:
             await self._statuses.write(found.metadata, observed, wanted, guarded=decision.guarded)
         except Replaced:

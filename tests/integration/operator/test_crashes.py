@@ -77,6 +77,41 @@ class Bench:
             self.client.transport.request = self._real  # type: ignore[method-assign]
         return self.requests >= at
 
+    async def meanwhile(self, key: Key, at: int, act: Callable[[], object]) -> None:
+        """A reconcile during which something happens, just before its so-manyeth request."""
+        self.requests = 0
+
+        async def request(*words: Any, **more: Any) -> Any:
+            self.requests += 1
+            if self.requests == at:
+                act()
+            return await self._real(*words, **more)
+
+        self.client.transport.request = request  # type: ignore[method-assign]
+        try:
+            with contextlib.suppress(KubeError):
+                await self.controller().reconcile(key)
+        finally:
+            self.client.transport.request = self._real  # type: ignore[method-assign]
+
+    async def writes(self, key: Key) -> list[str]:
+        """What a new controller writes about a job, looking three times: each event may come more than once."""
+        written: list[str] = []
+
+        async def request(method: str, target: str, **more: Any) -> Any:
+            if method != "GET":
+                written.append(f"{method} {target}")
+            return await self._real(method, target, **more)  # type: ignore[arg-type]
+
+        self.client.transport.request = request  # type: ignore[method-assign]
+        controller = self.controller()
+        try:
+            for _ in range(3):
+                await controller.reconcile(key)
+        finally:
+            self.client.transport.request = self._real  # type: ignore[method-assign]
+        return written
+
     async def settle(self, key: Key, until: Callable[[], object]) -> None:
         """Reconcile as an operator would, until it is so."""
         controller = self.controller()
@@ -193,5 +228,52 @@ def test_a_suspension_that_is_cut_off_anywhere_ends_all_pods(
                 assert at > 3
                 return
         raise AssertionError("it never ended")
+
+    crashing(control_plane, namespace, run)
+
+
+def test_a_job_made_again_under_its_name_in_the_middle_gets_nothing_of_the_first(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    async def run(bench: Bench, desk: Desk) -> None:
+        for at in (2, 6, 8):
+            name = f"job-{at}"
+            first = desk.job(name)["metadata"]["uid"]
+            key = Key(desk.namespace, name)
+            await eventually("the job is seen", functools.partial(bench.knows, key))
+
+            def again(name: str = name) -> None:
+                desk.api.delete(desk.path("torchrunjob", name), propagation="Background")
+                desk.job(name)
+
+            await bench.meanwhile(key, at, again)
+            second = desk.api.get(desk.path("torchrunjob", name))["metadata"]["uid"]
+            assert second != first
+            await _created(bench, desk, name)  # once the garbage collector has taken what the first one left
+            owners = {
+                pod["metadata"]["ownerReferences"][0]["uid"]
+                for pod in desk.items("pods", labelSelector=f"torchrun-job-name={name}")
+            }
+            assert owners == {second}
+            desk.api.delete(desk.path("torchrunjob", name))
+
+    crashing(control_plane, namespace, run)
+
+
+def test_a_job_that_is_as_it_should_be_is_left_alone_however_often_it_is_looked_at(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    async def run(bench: Bench, desk: Desk) -> None:
+        desk.job()
+        key = Key(desk.namespace, "job")
+        await eventually("the job is seen", functools.partial(bench.knows, key))
+        await _created(bench, desk, "job")
+
+        for _ in range(100):  # the scheduler may still have a word to say about its pods
+            written = await bench.writes(key)
+            if not written:
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"it is never left alone: {written}")
 
     crashing(control_plane, namespace, run)
