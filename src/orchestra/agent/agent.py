@@ -11,11 +11,10 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from . import channel as channels
+from .before import Before
 from .child import Child
 from .crew import Crew
 from .environment import STOP_FILE, usable_cores, with_brought, worker_environment
@@ -33,7 +32,6 @@ from .result import build_result, write_termination_log
 from .spec import BadSpec, LaunchSpec, read_spec
 from .store import guests, store_port
 from .unpack import compile_shim, unpack
-from .venvs import inside, launched_inside
 from .verdict import EXIT_CODES, Stop, Verdict, judge
 
 _TICK_SECONDS = 0.1
@@ -42,7 +40,7 @@ _GUEST_SECONDS = 10.0
 """How long a finished node waits for the others to leave its store."""
 
 
-class Agent:
+class Agent(Before):
     """One instance a process. `run` returns the exit code of the contract."""
 
     def __init__(self, spec: LaunchSpec, agent_file: str, early: list[int]) -> None:
@@ -102,69 +100,7 @@ class Agent:
     def _procs(self) -> int:
         return 1 if self._spec.launcher == "none" else self._spec.procs_per_node
 
-    # --- before the launch -------------------------------------------------------------------------------------
-
-    def _prepare(self) -> Verdict | None:
-        """Writes the files and runs the set-up command. A verdict if the worker ends here."""
-        folder = Path(self._spec.working_dir) if self._spec.working_dir else Path.cwd()
-        if not folder.is_dir():
-            return self._setup_failed(f"the working folder {folder} does not exist", None)
-        try:
-            for name, text in self._spec.files.items():
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
-            ended = self._make_environment(folder)
-            if ended is not None or not self._spec.setup:
-                return ended or self._turn_once()
-            ended = self._run_before(self._spec.setup)
-        except OSError as error:
-            return self._setup_failed(f"{error.filename}: {error.strerror}", None)
-        assert self._child is not None  # noqa: S101
-        if ended is not None:
-            return ended
-        # A service that the set-up command left in the background belongs to the worker, not to a dead rank.
-        self._kept = self._adopted()
-        if self._child.exit != 0:
-            return self._setup_failed(f"the set-up command exited with code {self._child.exit}", self._child)
-        return None
-
-    def _run_before(self, argv: list[str]) -> Verdict | None:
-        """Runs something to its end before the launch. A verdict if the worker ends meanwhile."""
-        self._start(argv, "setup")
-        assert self._child is not None  # noqa: S101
-        while self._child.exit is None:
-            ended = self._turn_once()
-            if ended is not None:
-                return ended
-        self._drain_child()
-        return None
-
-    def _make_environment(self, folder: Path) -> Verdict | None:
-        spec = self._spec
-        if spec.environment is None:
-            return None
-        orders, answer = spec.folder / "environment.json", spec.folder / "environment-made.json"
-        remove(answer)
-        python = shutil.which(spec.program[0], path=self._env.get("PATH"))
-        interpreter = python if python and "python" in spec.program[0] else sys.executable
-        told = {**spec.environment, "workingDir": str(folder), "interpreter": interpreter, "answer": str(answer)}
-        write_json(orders, told)
-        ended = self._run_before([sys.executable, "-I", "-S", self._agent_file, "environment", str(orders)])
-        assert self._child is not None  # noqa: S101
-        if ended is not None:
-            return ended
-        made = read_json(answer)
-        if self._child.exit != 0 or made is None:
-            last = (list(self._child.errors) or ["it ended"])[-1]
-            return self._setup_failed(f"the environment could not be made: {last}", self._child)
-        inside(made["folder"], self._env)
-        self._spec = replace(
-            spec,
-            program=launched_inside(spec.program, made["folder"]),
-            launcher_argv=launched_inside(spec.launcher_argv, made["folder"]),
-        )
-        return None
+    # --- before the launch (before.py) --------------------------------------------------------------------------
 
     def _turn_once(self) -> Verdict | None:
         if self._early and self._stop is None:
@@ -174,11 +110,6 @@ class Agent:
         if lost is not None:
             return lost
         return Verdict("stopped", None, "stopped before any rank had started") if self._stop else None
-
-    def _setup_failed(self, message: str, child: Child | None) -> Verdict:
-        lines = list(child.lines)[-LINES_KEPT:] if child else []
-        code = child.exit if child else None
-        return Verdict("failed", Failure("Setup", message, lines, exit=code, time=time.time()))
 
     def _launch(self) -> Verdict | None:
         copy = self._spec.folder / "agent"
