@@ -16,6 +16,9 @@ ROOT = "orchestra"
 _MOUNT = Path("/sys/fs/cgroup")
 _V2_CONTROLLERS = ("cpuset", "cpu", "io", "memory", "hugetlb", "pids")
 _REMOVE_TIMEOUT = 10.0
+_SHARES = {"cpu.shares": "16384", "cpu.weight": "1600"}
+"""Sixteen processes' worth of a busy machine (v1, v2). All pods of all nodes are one group to the kernel, and would get
+no more than one of thirty busy processes beside them does."""
 
 
 class CgroupError(Exception):
@@ -59,6 +62,9 @@ class Cgroups:
                     # An empty cpuset takes no process; v1 does not inherit it.
                     for name in ("cpuset.cpus", "cpuset.mems"):
                         (folder / name).write_text((hierarchy / name).read_text())
+            for name, share in _SHARES.items():
+                if (hierarchy / ROOT / name).exists():
+                    (hierarchy / ROOT / name).write_text(share)
 
     def kill(self, node: str | None = None) -> None:
         """End every process of a node's pods (of all nodes without a name), with SIGKILL."""

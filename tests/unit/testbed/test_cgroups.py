@@ -32,6 +32,17 @@ def test_on_v1_a_node_gets_a_group_in_each_hierarchy_and_its_parents_cpus(tmp_pa
     assert not (tmp_path / "unified" / "orchestra").exists()
 
 
+def test_pods_get_their_share_of_a_busy_machine(tmp_path: Path) -> None:
+    make_v1(tmp_path)
+    shares = tmp_path / "cpu" / "orchestra" / "cpu.shares"  # the kernel makes it with the group
+    shares.parent.mkdir()
+    shares.write_text("1024")
+
+    Cgroups(tmp_path).make("n0")
+
+    assert int(shares.read_text()) > 10 * 1024
+
+
 def test_on_v1_groups_that_runc_made_in_the_unified_hierarchy_are_removed_too(tmp_path: Path) -> None:
     make_v1(tmp_path)
     (tmp_path / "unified" / "orchestra" / "n0" / "kubepods").mkdir(parents=True)
