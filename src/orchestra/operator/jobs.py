@@ -104,7 +104,7 @@ class JobController:
             await self._execute(found, seen, decision)
         except TryLater as later:
             return Result(later.seconds)
-        again = self._storage.look_again(seen, self._clock()) if not seen.claims_refused else None
+        again = self._storage.look_again(seen) if not seen.claims_refused else None
         times = [one for one in (decision.look_again, again) if one is not None]
         return Result(max(0.1, min(times))) if times else None
 

@@ -58,6 +58,8 @@ class Storage:
     ) -> None:
         self._client, self._classes, self._clock = client, classes, clock
         self._refused: dict[str, tuple[str, float]] = {}
+        self._due: dict[str, tuple[float, float]] = {}
+        """By the UID of a job that waits: when its claims are asked about, and how long after that again."""
 
     def knowledge(self, name: str | None) -> tuple[str, str] | None:
         """See `claims.Knowledge`."""
@@ -72,17 +74,14 @@ class Storage:
         why = claims.why_not_shared(known) if known is not None else None
         return (name, why) if why is not None else None
 
-    def look_again(self, seen: Observation, now: float) -> float | None:
-        """When claims that have no volume yet should be looked at; None where there is nothing to find out."""
-        if not _waits(seen):
-            return None
-        said = status.phase_condition(seen.job)
-        began = status.seconds_of(said.last_transition_time) if said else None
-        return min(_SLOWEST, max(_FIRST_LOOK, (now - (began or now)) / 4))
+    def look_again(self, seen: Observation) -> float | None:
+        """Seconds until claims that have no volume yet are asked about; None where there is nothing to find out."""
+        due = self._due.get(seen.job.metadata.uid or "")
+        return max(0.0, due[0] - self._clock()) if due is not None else None
 
     async def learn(self, seen: Observation) -> bool:
         """Ask why a claim has no volume; True when a class turned out not to share, and its claims are gone again."""
-        if not _waits(seen):
+        if not self._is_due(seen):
             return False
         learned = False
         for name in seen.shared_claims:
@@ -99,6 +98,18 @@ class Storage:
             if not ended and pod.metadata.controller_uid != owner_uid and pod.mounts(claim):
                 return pod.metadata.name
         return None
+
+    def _is_due(self, seen: Observation) -> bool:
+        """Most claims have their volume at once: only a job that goes on waiting is worth a request, and seldom."""
+        uid, now = seen.job.metadata.uid or "", self._clock()
+        if not _waits(seen):
+            self._due.pop(uid, None)
+            return False
+        when, pause = self._due.setdefault(uid, (now + _FIRST_LOOK, _FIRST_LOOK))
+        if now < when:
+            return False
+        self._due[uid] = (now + pause, min(2 * pause, _SLOWEST))
+        return True
 
     async def _ask(self, key: Key) -> bool:
         found = await self._client.find(VOLUME_CLAIMS, key, ClaimObject)
