@@ -17,7 +17,7 @@ TORCHRUN = [
     "-m",
     "orchestra.train.sft",
 ]
-SECONDS = 240.0
+SECONDS = 600.0
 
 
 def make_tiny(folder: Path) -> Path:
@@ -35,7 +35,7 @@ def flags(tiny: Path, out: Path, *more: str) -> list[str]:
     return [
         *("--model-local-dir", str(tiny / "model"), "--dataset_path", str(tiny), "--local_files_only"),
         *("--add_special_tokens", "--output_dir", str(out), "--max-length=64", "--epochs=3", "--lr=0.01"),
-        *("--lora-rank=4", "--checkpoint-every=2", *more),
+        *("--lora-rank=4", "--checkpoint-every=2", "--micro-batch=4", *more),
     ]
 
 

@@ -19,17 +19,17 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the trainings saw: two starts for all tests here, for imports are most of the time."""
     folder = tmp_path_factory.mktemp("hf")
     with Ranks(folder / "first", 2, str(folder), "ddp", program=PROGRAM) as ranks:
-        ranks[0].exit_code(timeout=280)
+        ranks[0].exit_code(timeout=600)
         assert ranks[0].process.returncode == -9, ranks[0].output
     with Ranks(folder / "second", 2, str(folder), "ddp-after-the-kill", program=PROGRAM) as ranks:
-        codes = [rank.exit_code(timeout=280) for rank in ranks]
+        codes = [rank.exit_code(timeout=600) for rank in ranks]
         assert codes == [0, 0], ranks[0].output + ranks[1].output
         output = ranks[0].output
     found = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("ddp", "ddp-after-the-kill", "fsdp")}
     return {**found, "output": output}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 @pytest.mark.parametrize("moment", ["train", "eval", "save"])
 def test_a_stop_asked_of_one_rank_is_saved_on_both_and_the_resumed_losses_are_those_of_the_undisturbed_run(

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from integration.train.fine_tuning import SFT, TORCHRUN, by_hand, flags, losses, make_tiny, validation
+from integration.train.fine_tuning import SECONDS, SFT, TORCHRUN, by_hand, flags, losses, make_tiny, validation
 from integration.train.ranks import Ranks
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 SLOWLY = "--step-delay=0.2"
 
 
@@ -80,7 +80,7 @@ def test_fsdp_stopped_by_one_rank_in_an_evaluation_and_resumed_makes_the_adapter
     with Ranks(tmp_path / "first", 2, *command, SLOWLY, program=SFT) as ranks:
         ranks[1].wait_for_step(4)
         ranks[1].ask_to_stop()
-        assert [rank.exit_code() for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+        assert [rank.exit_code(SECONDS) for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
         first = losses(ranks[0].output)
         step = ranks[0].result["step"]
         assert ranks[0].result == ranks[1].result
@@ -89,7 +89,7 @@ def test_fsdp_stopped_by_one_rank_in_an_evaluation_and_resumed_makes_the_adapter
         assert f"stopped after step {step}, as rank 1 was asked to" in ranks[0].output
     assert list((out / "checkpoints" / "latest").glob("shard-*")), "each rank writes its own part"
     with Ranks(tmp_path / "second", 2, *command, program=SFT) as ranks:
-        assert [rank.exit_code() for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+        assert [rank.exit_code(SECONDS) for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
         second, scores = losses(ranks[0].output), validation(ranks[0].output)
         assert f"resumed after step {step}" in ranks[0].output
         assert ranks[1].result["state"] == "done"
@@ -139,5 +139,5 @@ def test_deepspeed_under_its_own_launcher_without_ssh_then_under_torchrun_and_no
     assert losses(again) == pytest.approx({step: undisturbed.losses[step] for step in (9, 10, 11, 12)}, rel=1e-4)
 
     with Ranks(tmp_path / "alone", 1, *zero, program=SFT) as ranks:
-        assert ranks[0].exit_code() == 2
+        assert ranks[0].exit_code(SECONDS) == 2
         assert "saved by DeepSpeed on 2 processes and there are 1 now: start 2" in ranks[0].output
