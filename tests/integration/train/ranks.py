@@ -74,9 +74,9 @@ class Rank:
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"still running after {timeout:g} s:\n{self.output}") from error
 
-    def wait_for_step(self, step: int) -> None:
+    def wait_for_step(self, step: int, timeout: float = SECONDS) -> None:
         """Wait until it reports a step at least as far."""
-        wait_until(f"step {step}:\n{self.output}", lambda: self._is_at(step), timeout=SECONDS)
+        wait_until(f"step {step}:\n{self.output}", lambda: self._is_at(step), timeout=timeout)
 
     def _is_at(self, step: int) -> bool:
         assert self.process.poll() is None, self.output

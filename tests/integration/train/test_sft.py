@@ -56,6 +56,8 @@ def test_the_adapter_loads_in_plain_peft_changes_the_output_and_the_perplexity_f
     scores = undisturbed.validation
     assert len(undisturbed.losses) == 12
     assert scores[3] < scores[1]
+    assert list(undisturbed.out.glob("events.out.tfevents.*"))
+    assert "[EPOCH] 3/3" in (undisturbed.out / "log.txt").read_text()
     assert (undisturbed.out / "best").resolve().name == f"epoch-{min(scores, key=scores.__getitem__)}"
     assert sorted(path.name for path in (undisturbed.out / "epoch-2").iterdir()) == ["rank-0", "rank-1"]
     metrics = json.loads((undisturbed.out / "epoch-3" / "rank-1" / "metrics.json").read_text())
@@ -78,7 +80,7 @@ def test_fsdp_stopped_by_one_rank_in_an_evaluation_and_resumed_makes_the_adapter
     out = tmp_path / "out"
     command = flags(undisturbed.tiny, out, "--parallel=fsdp")
     with Ranks(tmp_path / "first", 2, *command, SLOWLY, program=SFT) as ranks:
-        ranks[1].wait_for_step(4)
+        ranks[1].wait_for_step(4, SECONDS)
         ranks[1].ask_to_stop()
         assert [rank.exit_code(SECONDS) for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
         first = losses(ranks[0].output)
@@ -105,7 +107,7 @@ def test_killed_ranks_lose_nothing_beyond_the_last_checkpoint_and_one_process_go
 ) -> None:
     out = tmp_path / "out"
     with Ranks(tmp_path / "first", 2, *flags(undisturbed.tiny, out), SLOWLY, program=SFT) as ranks:
-        ranks[0].wait_for_step(5)
+        ranks[0].wait_for_step(5, SECONDS)
         for rank in ranks:
             rank.process.kill()
     output = by_hand(SFT, *flags(undisturbed.tiny, out))

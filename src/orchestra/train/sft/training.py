@@ -34,6 +34,7 @@ class Trainer:
         self.world = train.init(options.output_dir, seed=options.seed)
         refuse_uneven(options.batch, self.world.size)
         self.folder = self.world.output_dir / options.run_name
+        self.metrics: train.Metrics | None = None
         with train.phase("load", _LOADING_LIMIT):
             self.tokenizer = hub.load_tokenizer(options)
             loss_of = model.make(options, self.world.device)
@@ -45,6 +46,7 @@ class Trainer:
         self.scores: list[Score] = []
         self.meter = Meter(self._report, lagging=self.world.device.type == "cuda")
         self.step = self._resume()
+        self.metrics = train.Metrics(self.folder, config=vars(options), first=self.world.is_first, after_step=self.step)
         self.stop = train.Stop()
         self._say_what_is_trained()
 
@@ -111,6 +113,7 @@ class Trainer:
         if score is None:
             return False
         self.scores.append(score)
+        self._log(score.step, {"val/loss": score.loss, "val/perplexity": score.perplexity})
         self.outputs.write_epoch(score, self.parallel, self.tokenizer)
         best = self.outputs.point_best(self.scores)
         self._say(
@@ -226,6 +229,8 @@ class Trainer:
             asked = self.stop.requested_by
             self._say(f"[TRAIN] stopped after step {self.step}, as rank {asked} was asked to; saved in {path}")
         self.checkpoints.close()
+        if self.metrics is not None:
+            self.metrics.close()
         self.stop.close()
         self.world.close()
         train.result(outcome, self.step, path)
@@ -247,6 +252,7 @@ class Trainer:
         train.progress(step=now.step, total_steps=steps, epoch=epoch, loss=now.loss, tokens_per_second=speed)
         line = f"epoch {epoch}/{self.options.epochs} step {now.step}/{steps} loss={now.loss:.6f} tokens/s={speed:.0f}"
         self._say(f"[TRAIN] {line}")
+        self._log(now.step, {"train/loss": now.loss, "train/tokens_per_second": speed})
 
     def _say_what_is_trained(self) -> None:
         parameters = list(self.parallel.loss_of.parameters())
@@ -260,8 +266,14 @@ class Trainer:
         )
 
     def _say(self, line: str) -> None:
-        if self.world.is_first:
+        if self.metrics is not None:
+            self.metrics.say(line)
+        elif self.world.is_first:
             print(line, flush=True)
+
+    def _log(self, step: int, values: dict[str, float]) -> None:
+        if self.metrics is not None:
+            self.metrics.log(step, values)
 
 
 def _refuse_change(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
