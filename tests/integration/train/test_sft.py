@@ -74,7 +74,7 @@ def test_the_adapter_loads_in_plain_peft_changes_the_output_and_the_perplexity_f
     assert torch.allclose(after, merged, atol=1e-4)
 
 
-def test_fsdp_stopped_by_one_rank_in_an_evaluation_and_resumed_makes_the_adapter_that_ddp_makes(
+def test_fsdp_stopped_by_one_rank_and_resumed_makes_the_adapter_that_ddp_makes(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
