@@ -88,11 +88,7 @@ async def _refuse_what_cannot_run(client: Client, namespace: str, submission: Su
             mend = f"did you mean {guess}?" if guess else f"there are: {', '.join(names) or 'none'}"
             raise Invalid([Problem("spec.jobQueue", f"there is no queue {job.spec.job_queue!r} in {namespace}", mend)])
     if queue is not None:
-        code = plan(queue, job).code
-        if code is not None and code.source == "local" and code.snapshot is None:
-            client.on_warning(
-                f"this folder is not sent along: {job.metadata.name} finds only what its claim or image has"
-            )
+        plan(queue, job)
 
 
 async def visible_queues(client: Client, namespace: str | None) -> tuple[list[TorchrunQueue], bool]:
