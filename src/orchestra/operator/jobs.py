@@ -13,7 +13,7 @@ from orchestra.api.base import to_builtins
 from orchestra.api.job import TorchrunJob, TorchrunJobSpec
 from orchestra.api.kubernetes import ObjectMeta
 from orchestra.api.problem import Invalid, Problem
-from orchestra.kube.cache import Cache
+from orchestra.kube.cache import Cache, Change
 from orchestra.kube.client import Client
 from orchestra.kube.controller import Result
 from orchestra.kube.errors import ApiError, KubeError
@@ -75,6 +75,7 @@ class JobController:
         self._pods_of = pods.index(by_controller)
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
+        jobs.listen(self._forget)
         self._events, self._board, self._nodes = events, board, nodes
         self._clock, self._etcd, self._moved_by = clock, etcd, moved_by
         self._plans = Plans(etcd.endpoint)
@@ -96,6 +97,7 @@ class JobController:
         if await self._storage.learn(seen):
             seen = self._observe(found, claims_refused=True)
         seen = await self._groups.look(seen)
+        seen = self._with_place(found, seen)  # in one breath with the decision: two must not get the same room
         decision = decide(seen, self._clock())
         self._lines.decided(
             found, starts=decision.status.attempt if decision.create else None, phase=decision.status.phase
@@ -139,7 +141,6 @@ class JobController:
             progress_silence=self._board.silence(meta.uid),
             generation=meta.generation,
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
-            place=self._lines.place_of(found, found_queue) if found_queue is not None and made is not None else None,
             losses=self._nodes.losses(pods, _patience(made)) if self._nodes is not None else Losses(),
             not_taken=tuple(not_taken),
             shared_claims=waits_for,
@@ -167,6 +168,16 @@ class JobController:
             return as_started(started_with(made, job), job), []
         made, problems = adapted(made, self._storage.knowledge)
         return (None, problems) if problems else (made, [])
+
+    def _with_place(self, found: JobObject, seen: Observation) -> Observation:
+        queue = self._lookup.queue_of(found) if seen.plan is not None else None
+        return replace(seen, place=self._lines.place_of(found, queue)) if queue is not None else seen
+
+    def _forget(self, change: Change[JobObject]) -> None:
+        """A job is gone: nothing of it is to stay in memory."""
+        if change.new is None and change.old is not None:
+            self._statuses.forget(change.old.metadata.uid)
+            self._expected.forget(change.old.metadata.uid)
 
     def _rivals(self, found: JobObject) -> tuple[Rival, ...]:
         """Other jobs that wait for places. Looked for only by a job that waits for places itself."""
