@@ -2,7 +2,7 @@
 #   docker build -f docker/trainer.Dockerfile -t trainer .
 #   docker build -f docker/trainer.Dockerfile --build-arg EXTRA=llm -t trainer-llm .        (fine-tuning, too)
 # The user's own code comes with the job; this holds only what rarely changes.
-ARG BASE=docker.io/pytorch/pytorch:2.9.1-cuda13.0-cudnn9-runtime
+ARG BASE=pytorch/pytorch:2.9.1-cuda13.0-cudnn9-runtime
 FROM ${BASE}
 ARG EXTRA=train
 

@@ -15,7 +15,7 @@ from typing import Any
 from testbed.waiting import wait_until
 
 SMOKE = [sys.executable, "-m", "orchestra.train.smoke"]
-SECONDS = 120.0
+SECONDS = 240.0
 
 
 def environment() -> dict[str, str]:

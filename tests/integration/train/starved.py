@@ -17,7 +17,7 @@ from orchestra.train.gpt.training import Trainer
 def main() -> None:
     """Train twice, and once more."""
     folder = Path(sys.argv[1])
-    for port, (parallel, steps) in zip(sys.argv[2:], (("ddp", 6), ("fsdp", 6), ("fsdp", 9)), strict=True):
+    for port, (parallel, steps) in zip(sys.argv[2:], (("ddp", 9), ("fsdp", 6), ("fsdp", 9)), strict=True):
         os.environ["MASTER_PORT"] = port
         trainer = Trainer(
             Options(

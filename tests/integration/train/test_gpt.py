@@ -20,7 +20,7 @@ from orchestra.train import Refused, last_complete
 from orchestra.train.gpt import corpus
 from orchestra.train.gpt.options import Options
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]  # many processes: on a busy machine it takes its time
 
 GPT = [sys.executable, "-m", "orchestra.train.gpt"]
 STEPS = 50
@@ -86,7 +86,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed")
     options = dataclasses.replace(TINY, data_dir=str(data), output_dir=str(out), sample_tokens=40)
     done = subprocess.run(
-        [*GPT, *flags(options)], env=environment(), capture_output=True, text=True, timeout=200, cwd=out
+        [*GPT, *flags(options)], env=environment(), capture_output=True, text=True, timeout=600, cwd=out
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
@@ -153,18 +153,17 @@ def test_stopped_on_two_processes_killed_on_four_and_ended_on_one_it_goes_on_exa
     assert float(ours[-1]) == pytest.approx(float(theirs[-1]), rel=1e-4)
 
 
-def test_a_starved_expert_on_one_rank_trains_under_ddp_and_fsdp(tmp_path: Path) -> None:
+def test_a_starved_expert_on_one_rank_trains_under_ddp_and_fsdp_and_resumes_exactly(tmp_path: Path) -> None:
     corpus.write(tmp_path)
     program = [sys.executable, str(Path(__file__).with_name("starved.py"))]
     with Ranks(tmp_path / "ranks", 2, str(tmp_path), *free_ports(3), program=program) as ranks:
-        assert [rank.exit_code(250) for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+        assert [rank.exit_code(600) for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
         assert "whole 9 (4, 64, 16)" in ranks[0].output
         assert "resumed after step 6 " in ranks[0].output
     ddp, fsdp = losses(tmp_path / "ddp"), losses(tmp_path / "fsdp")
-    assert list(ddp) == list(range(1, 7))
-    assert list(fsdp) == list(range(1, 10))
+    assert list(ddp) == list(fsdp) == list(range(1, 10))
     for step, loss in ddp.items():
-        assert fsdp[step] == pytest.approx(loss, rel=1e-4), "sharded or not, it is the same training"
+        assert fsdp[step] == pytest.approx(loss, rel=1e-4), "sharded and resumed, or neither: it is the same training"
 
 
 def free_ports(count: int) -> list[str]:
@@ -236,7 +235,7 @@ def test_a_truncated_file_is_refused_by_name_and_byte(data: Path, tmp_path: Path
 def test_a_full_disk_ends_it_with_the_reason_and_the_last_checkpoint_is_kept(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = dataclasses.replace(TINY, data_dir=str(data), output_dir=str(out), max_steps=5, lr_decay_steps=50)
-    first = subprocess.run([*GPT, *flags(options)], env=environment(), capture_output=True, text=True, timeout=200)
+    first = subprocess.run([*GPT, *flags(options)], env=environment(), capture_output=True, text=True, timeout=600)
     assert first.returncode == 0, first.stderr
     more = flags(dataclasses.replace(options, max_steps=20))
     second = subprocess.run(
@@ -244,7 +243,7 @@ def test_a_full_disk_ends_it_with_the_reason_and_the_last_checkpoint_is_kept(dat
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
     )
     assert second.returncode == 2, second.stdout + second.stderr
@@ -254,7 +253,7 @@ def test_a_full_disk_ends_it_with_the_reason_and_the_last_checkpoint_is_kept(dat
     assert saved is not None
     assert saved.name == "step-00000005"
     changed = subprocess.run(
-        [*GPT, *more, "--n_layer=3"], env=environment(), capture_output=True, text=True, timeout=200
+        [*GPT, *more, "--n_layer=3"], env=environment(), capture_output=True, text=True, timeout=600
     )
     assert changed.returncode == 2
     assert "was saved with --n-layer 2 (now 3)" in changed.stderr
@@ -270,7 +269,7 @@ def rounds(tmp_path: Path, count: int) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240 if count < 20 else 3600,
+        timeout=800 if count < 20 else 3600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
