@@ -11,6 +11,7 @@ thread of its own, so that a slow server does not hold it up either.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import math
@@ -81,10 +82,13 @@ class Metrics:
                 _log.warning("log.txt cannot be written: %s", error)
             self._warned = True
 
-    def close(self) -> None:
-        """Wait a little for what is still on its way."""
+    def close(self, patience: float = _PATIENCE) -> None:
+        """Wait a little, at most `patience` seconds in all, for what is still on its way."""
+        until = time.monotonic() + patience
         for tracker in self._trackers:
-            tracker.close()
+            tracker.end()
+        for tracker in self._trackers:
+            tracker.wait(until - time.monotonic())
 
 
 class _Guarded:
@@ -104,13 +108,14 @@ class _Guarded:
             except queue.Full:
                 self._give_up(f"{_WAITING} points wait for it")
 
-    def close(self) -> None:
-        if not self._broken:
-            try:
-                self._points.put(None, timeout=_PATIENCE)
-            except queue.Full:
-                return
-        self._thread.join(_PATIENCE)
+    def end(self) -> None:
+        """Nothing more comes."""
+        with contextlib.suppress(queue.Full):
+            self._points.put_nowait(None)
+
+    def wait(self, seconds: float) -> None:
+        """Until all of it has arrived, or so long."""
+        self._thread.join(max(seconds, 0.0))
 
     def _work(self, make: Callable[[], Tracker]) -> None:
         try:

@@ -38,7 +38,8 @@ class Trainer:
         self.checkpoints = train.Checkpoints(
             out / "checkpoints", keep=options.keep, asynchronous=options.async_checkpoints
         )
-        self.checkpoints.reserve(bytes_to_stage(self.placed, self.world.size))
+        writes = self.placed.sharded or self.world.is_first
+        self.checkpoints.reserve(bytes_to_stage(self.placed, self.world.size) if writes else 0)
         self.step, self.evaluated, self.goodput = 0, True, train.Goodput()
         resumed = self._resume()
         about = dataclasses.asdict(options)
@@ -175,7 +176,8 @@ class Trainer:
             self.metrics.say(f"[GPT] stopped after step {self.step}, as rank {asked} was asked to; saved in {path}")
         self.stop.close()
         self.checkpoints.close()
-        self.metrics.close()
+        # A stop has little time, and a tracker's last points matter less than the checkpoint.
+        self.metrics.close(patience=10.0 if outcome == "done" else 1.0)
         self.world.close()
         train.result(outcome, self.step, path)
 
