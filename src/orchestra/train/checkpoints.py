@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestra.train import environment, fencing, pieces, staging
 from orchestra.train.background import Order, Outcome, Writer
-from orchestra.train.manifest import Position, chain, choose, left_behind, positions, set_aside
+from orchestra.train.manifest import Position, chain, choose, highest_fence, left_behind, positions, set_aside
 from orchestra.train.publishing import NotWritten, Task, count, perform, write_state
 from orchestra.train.reporting import phase, progress, reporter
 from orchestra.train.world import Refused
@@ -266,8 +266,8 @@ class Checkpoints:
     def _take_fence(self, check: bool) -> fencing.Fence:
         while True:
             position = self._select() if check else next(iter(chain(self.folder)), None)
-            newest = fencing.highest(self.folder)
-            taken = fencing.take(self.folder, (newest.number if newest else 0) + 1, position.name if position else None)
+            name = position.name if position else None
+            taken = fencing.take(self.folder, highest_fence(self.folder) + 1, name)
             if taken is not None:
                 return taken
 

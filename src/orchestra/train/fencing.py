@@ -56,15 +56,15 @@ class Fence:
             raise TakenOver(f"nothing more is published into {folder}: {who}")
 
 
+def numbers(folder: Path) -> list[int]:
+    """All numbers that were ever taken here, also by those who were cut short."""
+    return [int(path.name) for path in (folder / FENCES).glob("*") if path.name.isdigit()]
+
+
 def fences(folder: Path) -> list[Fence]:
     """All attempts that ever began here, newest first."""
-    found = []
-    for path in (folder / FENCES).glob("*"):
-        if path.name.isdigit():
-            fence = _read(path)
-            if fence is not None:
-                found.append(fence)
-    return sorted(found, key=lambda fence: fence.number, reverse=True)
+    found = (_read(folder / FENCES / str(number)) for number in sorted(numbers(folder), reverse=True))
+    return [fence for fence in found if fence is not None]
 
 
 def highest(folder: Path) -> Fence | None:

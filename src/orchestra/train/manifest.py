@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestra.train.durable import write_json_durably
-from orchestra.train.fencing import fences
+from orchestra.train.fencing import fences, numbers
 
 MANIFEST = "manifest.json"
 TEMPORARY = "tmp-"
@@ -46,6 +46,9 @@ class Position:
     def name(self) -> str:
         """The folder's name."""
         return f"step-{self.step:08}" + (f".{self.repeat}" if self.repeat else "")
+
+
+_EVERYTHING = Position(1 << 62)
 
 
 @dataclass(frozen=True)
@@ -113,30 +116,44 @@ def next_position(folder: Path, step: int) -> Position:
 def chain(folder: Path) -> list[Position]:
     """The checkpoints that belong to the newest attempt or to those it goes back to, newest first, complete or not.
 
-    One whose manifest cannot be read belongs to nobody.
+    One whose manifest cannot be read belongs to nobody. Where only some folders were copied and the fences were not,
+    a later attempt comes before an earlier one, and steps do the rest.
     """
-    by_fence: dict[int, list[Position]] = {}
+    published = _by_fence(folder)
+    begun = {fence.number: fence.resumed for fence in fences(folder)}
+    left = {*begun, *published}
+    found: list[Position] = []
+    allowed = _EVERYTHING
+    while left:
+        number = max(left)
+        mine = [position for position in published.get(number, []) if position <= allowed]
+        found += mine
+        left = {other for other in left if other < number}
+        if number not in begun:
+            allowed = min([allowed, *mine])
+            continue
+        match = _NAME.fullmatch(begun[number] or "")
+        if match is None:  # it began with nothing
+            return found
+        allowed = Position(int(match[1]), int(match[2] or 0))
+        origins = {other for other in left if allowed in published.get(other, [])}
+        left = {other for other in left if other <= max(origins)} if origins else left
+    return found
+
+
+def highest_fence(folder: Path) -> int:
+    """The number of the newest attempt that left anything here."""
+    return max([0, *numbers(folder), *_by_fence(folder)])
+
+
+def _by_fence(folder: Path) -> dict[int, list[Position]]:
+    found: dict[int, list[Position]] = {}
     for position in positions(folder):
         try:
-            by_fence.setdefault(Manifest.read(folder / position.name).fence, []).append(position)
+            found.setdefault(Manifest.read(folder / position.name).fence, []).append(position)
         except _UNREADABLE:
             continue
-    begun = {fence.number: fence.resumed for fence in fences(folder)}
-    found: list[Position] = []
-    number, newest_allowed = max(begun, default=0), Position(1 << 62)
-    while True:
-        mine = [position for position in by_fence.get(number, []) if position <= newest_allowed]
-        found += mine
-        resumed = begun.get(number)
-        if resumed is None or (match := _NAME.fullmatch(resumed)) is None:
-            return found
-        newest_allowed = Position(int(match[1]), int(match[2] or 0))
-        earlier = [other for other, entries in by_fence.items() if newest_allowed in entries and other < number]
-        if not earlier:  # what it resumed from is gone: the attempt before it is where it came from
-            earlier = [other for other in (0, *begun) if other < number]
-        if not earlier:
-            return found
-        number = max(earlier)
+    return found
 
 
 def choose(folder: Path) -> Choice:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.train.fencing import take
 from orchestra.train.manifest import (
     Manifest,
     Part,
     Position,
+    chain,
     choose,
+    highest_fence,
     last_complete,
     next_position,
     positions,
@@ -19,12 +22,12 @@ from orchestra.train.manifest import (
 )
 
 
-def a_checkpoint(folder: Path, name: str, content: bytes = b"weights") -> Path:
+def a_checkpoint(folder: Path, name: str, content: bytes = b"weights", fence: int = 0) -> Path:
     path = folder / name
     path.mkdir(parents=True)
     (path / "state.pt").write_bytes(content)
     step = int(name.removeprefix("step-").partition(".")[0])
-    Manifest(step, 2, 1, {"state.pt": Part(len(content), zlib.crc32(content))}).write(path)
+    Manifest(step, 2, 1, {"state.pt": Part(len(content), zlib.crc32(content))}, fence).write(path)
     return path
 
 
@@ -120,3 +123,46 @@ def test_what_is_set_aside_keeps_its_files_and_is_not_looked_at_again(tmp_path: 
 
 def test_a_folder_that_does_not_exist_holds_nothing(tmp_path: Path) -> None:
     assert last_complete(tmp_path / "nowhere") is None
+
+
+def test_readers_follow_what_each_attempt_resumed_from(tmp_path: Path) -> None:
+    a_checkpoint(tmp_path, "step-00000010", fence=1)
+    a_checkpoint(tmp_path, "step-00000020", fence=1)
+    assert take(tmp_path, 1, None) is not None
+    assert last_complete(tmp_path) == tmp_path / "step-00000020"
+    assert take(tmp_path, 2, "step-00000010") is not None
+    assert last_complete(tmp_path) == tmp_path / "step-00000010", "20 came from the attempt before, and too late"
+    a_checkpoint(tmp_path, "step-00000030", fence=1)
+    a_checkpoint(tmp_path, "step-00000011", fence=2)
+    assert chain(tmp_path) == [Position(11), Position(10)]
+    assert take(tmp_path, 3, "step-00000011") is not None
+    assert chain(tmp_path) == [Position(11), Position(10)]
+    assert take(tmp_path, 3, None) is None, "only one can have a number"
+    assert take(tmp_path, 4, None) is not None
+    assert chain(tmp_path) == [], "a training that began anew reads nothing of the others"
+
+
+def test_what_an_attempt_resumed_from_may_be_gone(tmp_path: Path) -> None:
+    a_checkpoint(tmp_path, "step-00000005", fence=1)
+    take(tmp_path, 1, None)
+    take(tmp_path, 2, "step-00000010")
+    assert chain(tmp_path) == [Position(5)]
+
+
+def test_folders_that_were_copied_without_the_fences_are_found_and_a_new_attempt_counts_on(tmp_path: Path) -> None:
+    a_checkpoint(tmp_path, "step-00000020", fence=4)
+    a_checkpoint(tmp_path, "step-00000030", fence=3)
+    a_checkpoint(tmp_path, "step-00000010", fence=3)
+    assert chain(tmp_path) == [Position(20), Position(10)]
+    assert highest_fence(tmp_path) == 4
+    take(tmp_path, 5, "step-00000020")
+    a_checkpoint(tmp_path, "step-00000021", fence=5)
+    assert chain(tmp_path) == [Position(21), Position(20), Position(10)]
+
+
+def test_a_fence_cut_short_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    a_checkpoint(tmp_path, "step-00000005", fence=1)
+    take(tmp_path, 1, None)
+    (tmp_path / "fence" / "2").write_text("{")
+    assert chain(tmp_path) == [Position(5)]
+    assert highest_fence(tmp_path) == 2, "but its number is taken"
