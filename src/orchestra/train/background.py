@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import socket
@@ -96,8 +95,10 @@ class Writer:
     def close(self) -> None:
         """Let it go: it finishes what it has, and ends."""
         self._ours.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:  # still writing: someone must collect it when it ends
+            threading.Thread(target=self._process.wait, name="orchestra-writer-end", daemon=True).start()
 
     def _listen(self) -> None:
         message = _receive(self._ours)

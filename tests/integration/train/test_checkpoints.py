@@ -99,7 +99,7 @@ def test_a_process_killed_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     found = re.search(r"newest=(\d+) killed-while-saving=(\d+)", done.stdout)
