@@ -284,7 +284,10 @@ def _progressing(
     running = sum(pod.status.phase == "Running" for pod in workers)
     if running >= elastic.needed(plan):
         if plan.elastic:
-            job = status.with_status(job, nodes=running, gpus=running * plan.gpus_per_node)
+            size = running + sum(
+                pod.status.phase == "Succeeded" for pod in workers
+            )  # who is done early was one of them
+            job = status.with_status(job, nodes=size, gpus=size * plan.gpus_per_node)
         everybody = running >= elastic.wanted(plan)
         words = "all workers are running" if everybody else f"{running} of {plan.max_nodes} workers have room"
         told = _told(job, "Running", "Started", words, now)

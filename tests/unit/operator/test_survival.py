@@ -210,7 +210,7 @@ def test_an_offer_on_a_lost_node_is_made_elsewhere() -> None:
 def test_an_elastic_job_is_done_when_its_members_are_and_offers_are_withdrawn() -> None:
     offer = member(2, "Pending")
     one = decided(stretchy(), ended(0, "done"), member(1), offer, store())
-    assert (one.status.phase, one.replace) == ("Running", ())
+    assert (one.status.phase, one.replace, one.status.nodes) == ("Running", (), 2)
     all_done = decided(stretchy(), ended(0, "done"), ended(1, "done"), killed(3), offer, store())
     assert all_done.status.phase == "Succeeded"
     assert names(all_done.delete) == {offer.metadata.name, store().metadata.name}
