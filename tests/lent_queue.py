@@ -21,7 +21,7 @@ def lent_queue_spec(gpus: int = 2) -> dict[str, Any]:
         "nodeResources": {"gpus": gpus, "memory": "6Gi"},
         "image": HOST,
         "imagePullPolicy": "Never",
-        "env": [{"name": "PATH", "value": f"{sys.prefix}/bin:/usr/bin:/bin"}, {"name": "HOME", "value": "/tmp"}],  # noqa: S108
+        "env": [{"name": "PATH", "value": f"{sys.prefix}/bin:/usr/bin:/bin"}, {"name": "HOME", "value": "/tmp"}],
         "storage": {"checkpoints": {"sizePerGPU": "100Mi", "retain": False}},
         "distributed": {"backend": "gloo"},
         "podTemplate": {"spec": {"volumes": volumes, "containers": [{"name": "trainer", "volumeMounts": mounts}]}},

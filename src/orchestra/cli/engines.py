@@ -8,25 +8,32 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from orchestra.api.engine import Engine
     from orchestra.api.job import TorchrunJob
     from orchestra.cluster.engine import KubernetesEngine
+    from orchestra.cluster.rendered import RenderedEngine
 
+K = TypeVar("K", bound="KubernetesEngine")
 _PROBE_SECONDS = 5.0
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, lists: bool = False) -> None:
     """Where jobs run; for a list also which."""
     parser.add_argument("--local", action="store_true", help="this machine (the default without a kubeconfig)")
-    parser.add_argument("-n", "--namespace", help="namespace in the cluster (default: the context's)")
-    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig to use")
+    add_cluster_arguments(parser)
     if lists:
         parser.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces of the cluster")
         parser.add_argument("-l", "--selector", default="", help="only those with these labels, such as team=a,gpu!=b")
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which cluster, as whom, and where in it."""
+    parser.add_argument("-n", "--namespace", help="namespace in the cluster (default: the context's)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig to use")
 
 
 def add_job_argument(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +73,21 @@ def choose(args: argparse.Namespace, job: str | None = None) -> tuple[Engine, st
         from orchestra.api.engine import NotFound
 
         raise NotFound(f"no job was submitted from this folder to {engine.where}; {args.program} list shows all")
-    return engine, found
+    return _or_rendered(args, engine, found), found
+
+
+def _or_rendered(args: argparse.Namespace, engine: Engine, name: str) -> Engine:
+    """The engine for rendered jobs, where the cluster has one of that name and no TorchrunJob."""
+    if engine.name == "local":
+        return engine
+    from orchestra.api.engine import EngineError
+
+    try:
+        engine.get(name)
+    except EngineError:  # no such job; or a cluster that does not even know the kind
+        rendered = rendered_engine(args)
+        return rendered if rendered.holds(name) else engine
+    return engine
 
 
 def _where_it_runs(args: argparse.Namespace, wanted: str) -> tuple[Engine, str]:
@@ -128,6 +149,22 @@ def cluster_engine(args: argparse.Namespace) -> KubernetesEngine:
 
     try:
         from orchestra.cluster.engine import KubernetesEngine
+    except ImportError as error:
+        raise EngineError(f"talking to a cluster needs {error.name}: pip install 'orchestra[cluster]'") from error
+    return _connected(args, KubernetesEngine)
+
+
+def rendered_engine(args: argparse.Namespace) -> RenderedEngine:
+    """The same cluster, for rendered jobs."""
+    from orchestra.cluster.rendered import RenderedEngine
+
+    return _connected(args, RenderedEngine)
+
+
+def _connected(args: argparse.Namespace, kind: type[K]) -> K:
+    from orchestra.api.engine import EngineError
+
+    try:
         from orchestra.kube.config import ConfigError, context_name, find_access
     except ImportError as error:
         raise EngineError(f"talking to a cluster needs {error.name}: pip install 'orchestra[cluster]'") from error
@@ -137,7 +174,7 @@ def cluster_engine(args: argparse.Namespace) -> KubernetesEngine:
         context = args.context or context_name(environment)
     except ConfigError as error:
         raise EngineError(f"{error}; --local is this machine") from error
-    engine = KubernetesEngine(
+    engine = kind(
         access,
         namespace=args.namespace,
         context=context,
@@ -161,5 +198,20 @@ def listed(args: argparse.Namespace, engine: Engine) -> list[TorchrunJob]:
     """The jobs that a list shows. A cluster has chosen by labels already."""
     from orchestra.cli.selectors import matches
 
-    jobs = engine.jobs()
-    return jobs if engine.name != "local" else [job for job in jobs if matches(args.selector, job.metadata.labels)]
+    if engine.name == "local":
+        return [job for job in engine.jobs() if matches(args.selector, job.metadata.labels)]
+    return _with_rendered(args, engine)
+
+
+def _with_rendered(args: argparse.Namespace, engine: Engine) -> list[TorchrunJob]:
+    from orchestra.api.engine import EngineError
+    from orchestra.cluster.kinds import age_order
+
+    rendered = rendered_engine(args).jobs()
+    try:
+        jobs = engine.jobs()
+    except EngineError:  # a cluster without our definitions has rendered jobs alone
+        if not rendered:
+            raise
+        jobs = []
+    return sorted([*jobs, *rendered], key=age_order)

@@ -18,6 +18,11 @@ def read_env_file(path: Path) -> dict[str, str]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    return parse_env(text, str(path))
+
+
+def parse_env(text: str, path: str) -> dict[str, str]:
+    """The variables of a text; `path` is how mistakes call it."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

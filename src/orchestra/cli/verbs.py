@@ -30,6 +30,13 @@ VERBS: dict[str, str] = {
     "validate": "check job and queue files; every mistake with its line",
     "plan": "show what would run and why, before it does",
     "render": "write the job as StatefulSet, Job, PyTorchJob or TrainJob",
+    "apply": "render a job for a cluster without our operator, and create it there",
+    "scale": "another number of nodes",
+    "exec": "run a command in the pod of a rank",
+    "cp": "copy files to all workers, or from one",
+    "port-forward": "bring a port of a rank's pod to this machine",
+    "debug": "a container with tools beside a rank",
+    "secret": "create and list secrets for jobs",
     "convert": "turn existing manifests or a torchrun line into a job file",
     "install": "put the operator into a cluster",
     "uninstall": "remove the operator from a cluster",
@@ -53,4 +60,4 @@ class Verb(Protocol):
 
 def load_verb(name: str) -> Verb:
     """The module of a verb."""
-    return cast("Verb", importlib.import_module(f"orchestra.cli.commands.{name}"))
+    return cast("Verb", importlib.import_module(f"orchestra.cli.commands.{name.replace('-', '_')}"))

@@ -20,6 +20,7 @@ from orchestra.api.labels import CANCEL_ANNOTATION, FOLDER_LABEL, JOB_LABEL, RET
 from orchestra.api.queue import TorchrunQueue
 from orchestra.api.spelling import nearest
 from orchestra.cluster import doctor, happenings, observing, submitting
+from orchestra.cluster.agents import pod_of_rank
 from orchestra.cluster.bridge import Bridge
 from orchestra.cluster.kinds import JOBS, Claim, Pod, age_order, read_job
 from orchestra.cluster.logs import read_logs
@@ -80,19 +81,19 @@ class KubernetesEngine:
 
     def get(self, name: str) -> TorchrunJob:
         """One job with its status."""
-        return self._do(self._get(name))
+        return self.do(self._get(name))
 
     def jobs(self) -> list[TorchrunJob]:
         """All jobs, oldest first."""
-        return self._do(self._jobs(self.labels))
+        return self.do(self._jobs(self.labels))
 
     def history(self) -> list[Run]:
         """Every run that is still known: those that are there, and those whose events are."""
-        return self._do(self._history())
+        return self.do(self._history())
 
     def newest(self, folder: Path) -> str | None:
         """Name of the newest job submitted from a folder of this machine."""
-        mine = self._do(self._jobs(f"{FOLDER_LABEL}={submitting.folder_mark(str(folder))}"))
+        mine = self.do(self._jobs(f"{FOLDER_LABEL}={submitting.folder_mark(str(folder))}"))
         return mine[-1].metadata.name if mine else None
 
     def from_folder(self, name: str, folder: Path, seconds: float) -> TorchrunJob | None:
@@ -103,7 +104,7 @@ class KubernetesEngine:
                 return await self._jobs(f"{FOLDER_LABEL}={submitting.folder_mark(str(folder))}")
 
         try:
-            mine = self._do(look())
+            mine = self.do(look())
         except TimeoutError as error:
             raise EngineError(f"{self.where} does not answer within {seconds:.0f} s") from error
         return next((job for job in reversed(mine) if name in ("", job.metadata.name)), None)
@@ -114,7 +115,7 @@ class KubernetesEngine:
 
     def places(self, name: str) -> dict[str, str]:
         """Where to look further: its pods, what is kept when it is deleted, what goes with it."""
-        claims = self._do(self._claims(name))
+        claims = self.do(self._claims(name))
         kept = [f"claim {one.metadata.name} (kept when the job is deleted)" for one in claims if _retained(one)]
         going = [f"claim {one.metadata.name}" for one in claims if not _retained(one)]
         places = {
@@ -127,68 +128,67 @@ class KubernetesEngine:
     def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
         """Lines of all ranks; with `follow`, until the job has come to rest. Pods that are gone took theirs along."""
         uid = self.get(name).metadata.uid
-        client = self._open()
-        selector = f"{JOB_LABEL}={name},{ROLE_LABEL}=worker"
-
-        async def pods() -> list[Pod]:
-            listed = await client.list_all(PODS, Pod, Selection(self.namespace, selector))
-            mine = (pod for pod in listed if pod.metadata.controller_uid == uid)
-            return sorted(mine, key=lambda pod: (pod.attempt, pod.index))
-
-        async def ended() -> bool:
-            raw = await client.find(JOBS, Key(self.namespace, name), msgspec.Raw)
-            job = read_job(raw) if raw is not None else None
-            return job is None or job.metadata.uid != uid or status.at_rest(job)
-
-        return self._iterate(read_logs(client, query, pods, ended))
+        batches = read_logs(
+            self.client, query, lambda: self._workers(name, uid), lambda: self._has_ended(name, uid)
+        )  # fmt: skip
+        return self._iterate(batches)
 
     def events(self, name: str) -> list[Event]:
         """What happened, oldest first, as far as the cluster remembers (about an hour)."""
 
         async def read() -> list[Event]:
-            return await happenings.events_of(self._open(), await self._get(name), self.namespace)
+            return await happenings.events_of(self.client, await self._get(name), self.namespace)
 
-        return self._do(read())
+        return self.do(read())
 
     def why(self, name: str) -> list[Cause]:
         """Why the job is where it is."""
 
         async def look() -> list[Cause]:
-            return causes(await observing.observe(self._open(), await self._get(name), self.namespace))
+            return causes(await observing.observe(self.client, await self._get(name), self.namespace))
 
-        return self._do(look())
+        return self.do(look())
 
     def doctor(self) -> list[Finding]:
         """What the cluster lacks."""
-        return self._bridge.run(doctor.examine(self._open(), self.namespace))
+        return self._bridge.run(doctor.examine(self.client, self.namespace))
 
     def queues(self) -> list[TorchrunQueue]:
         """The queues that jobs of this namespace can name: its own and the shared ones."""
-        found, _ = self._do(submitting.visible_queues(self._open(), None if self.everywhere else self.namespace))
+        found, _ = self.do(submitting.visible_queues(self.client, None if self.everywhere else self.namespace))
         return found
+
+    def workers(self, name: str) -> list[Pod]:
+        """The job's worker pods, of all attempts that are there."""
+        uid = self.get(name).metadata.uid
+        return self.do(self._workers(name, uid))
+
+    def pod_of_rank(self, pods: Sequence[Pod], rank: int) -> Pod:
+        """The pod in which a rank runs."""
+        return self.do(pod_of_rank(self.client, pods, rank))
 
     # ---- changing
 
     def submit(self, submission: Submission) -> TorchrunJob:
         """Creates the job. A finished job of the same name makes room for it; an active one does not."""
-        queues = self._do(submitting.visible_queues(self._open(), self.namespace))[0]
+        queues = self.do(submitting.visible_queues(self.client, self.namespace))[0]
         queue = submission.queue or next(
             (one for one in queues if one.metadata.name == submission.job.spec.job_queue), None
         )
         if queue is not None:
             from orchestra.cluster.workspace import with_folder  # hashing and packing load only where they are used
 
-            submission = with_folder(self._bridge, self._open(), self.namespace, submission, queue)
-        return self._do(submitting.submit(self._open(), self.namespace, submission))
+            submission = with_folder(self._bridge, self.client, self.namespace, submission, queue)
+        return self.do(submitting.submit(self.client, self.namespace, submission))
 
     def suspend(self, name: str) -> TorchrunJob:
         """Asks for a checkpoint and a stop."""
         self._active(name, "suspended")
-        return self._do(self._patch(name, {"spec": {"suspend": True}}))
+        return self.do(self._patch(name, {"spec": {"suspend": True}}))
 
     def resume(self, name: str, changes: dict[str, Any]) -> TorchrunJob:
         """Goes on from the last checkpoint."""
-        return self._do(self._resume(name, changes))
+        return self.do(self._resume(name, changes))
 
     def cancel(self, name: str) -> TorchrunJob:
         """Stops the job for good."""
@@ -196,38 +196,60 @@ class KubernetesEngine:
         if status.status_of(job).phase != "Suspended":
             self._active(name, "cancelled")
         stamp = status.timestamp(time.time())
-        return self._do(self._patch(name, {"metadata": {"annotations": {CANCEL_ANNOTATION: stamp}}}))
+        return self.do(self._patch(name, {"metadata": {"annotations": {CANCEL_ANNOTATION: stamp}}}))
+
+    def scale(self, name: str, nodes: int) -> TorchrunJob:
+        """Another number of nodes for an elastic job; the operator takes the new bounds in while it runs."""
+        elastic = self.get(name).spec.elastic
+        if elastic is None:
+            way = f"suspend {name}, then resume {name} --set numNodes={nodes}"
+            raise EngineError(f"{name} is not elastic, so its size is fixed while it runs; {way}")
+        least = min(elastic.min_nodes or 1, nodes)
+        return self.do(self._patch(name, {"spec": {"elastic": {"minNodes": least, "maxNodes": nodes}}}))
 
     def delete(self, name: str, *, purge: bool = False) -> None:
         """Stops the job, waits for its end, and forgets it. Retained claims stay unless purged."""
-        self._do(self._delete(name, purge))
+        self.do(self._delete(name, purge))
 
     # ---- within
 
     async def _get(self, name: str) -> TorchrunJob:
         try:
-            return read_job(await self._open().get(JOBS, Key(self.namespace, name), msgspec.Raw))
+            return read_job(await self.client.get(JOBS, Key(self.namespace, name), msgspec.Raw))
         except ApiError as error:
             if not error.not_found or f'"{name}"' not in error.refusal.message:
                 raise
-        listed = await self._open().list_all(JOBS, MetadataOnly, Selection(self.namespace))
+        listed = await self.client.list_all(JOBS, MetadataOnly, Selection(self.namespace))
         guess = nearest(name, [one.metadata.name for one in listed])
         hint = f"; did you mean {guess}?" if guess else ""
         raise NotFound(f"there is no job {name} in {self.where}{hint}")
 
+    async def _workers(self, name: str, uid: str | None) -> list[Pod]:
+        """The job's workers, of all attempts."""
+        selection = Selection(self.namespace, f"{JOB_LABEL}={name},{ROLE_LABEL}=worker")
+        listed = await self.client.list_all(PODS, Pod, selection)
+        mine = (pod for pod in listed if pod.metadata.controller_uid == uid)
+        return sorted(mine, key=lambda pod: (pod.attempt, pod.index))
+
+    async def _has_ended(self, name: str, uid: str | None) -> bool:
+        """Whether this very job is at rest, or gone."""
+        raw = await self.client.find(JOBS, Key(self.namespace, name), msgspec.Raw)
+        job = read_job(raw) if raw is not None else None
+        return job is None or job.metadata.uid != uid or status.at_rest(job)
+
     async def _jobs(self, labels: str) -> list[TorchrunJob]:
         selection = Selection(None if self.everywhere else self.namespace, labels)
-        return sorted(map(read_job, await self._open().list_all(JOBS, msgspec.Raw, selection)), key=age_order)
+        return sorted(map(read_job, await self.client.list_all(JOBS, msgspec.Raw, selection)), key=age_order)
 
     async def _history(self) -> list[Run]:
         jobs = await self._jobs(self.labels)
         gone = [] if self.labels else await happenings.gone_runs(
-            self._open(), None if self.everywhere else self.namespace, {job.metadata.uid for job in jobs}
+            self.client, None if self.everywhere else self.namespace, {job.metadata.uid for job in jobs}
         )  # fmt: skip
         return sorted([*gone, *(Run(job) for job in jobs)], key=lambda run: age_order(run.job))
 
     async def _claims(self, name: str) -> list[Claim]:
-        return await self._open().list_all(VOLUME_CLAIMS, Claim, Selection(self.namespace, f"{JOB_LABEL}={name}"))
+        return await self.client.list_all(VOLUME_CLAIMS, Claim, Selection(self.namespace, f"{JOB_LABEL}={name}"))
 
     def _active(self, name: str, done: str) -> None:
         phase = status.status_of(self.get(name)).phase
@@ -253,11 +275,11 @@ class KubernetesEngine:
         raise EngineError(f"{name} is being changed by somebody else all the time; try again")
 
     async def _patch(self, name: str, patch: dict[str, Any]) -> TorchrunJob:
-        return read_job(await self._open().patch(JOBS, Key(self.namespace, name), patch, msgspec.Raw))
+        return read_job(await self.client.patch(JOBS, Key(self.namespace, name), patch, msgspec.Raw))
 
     async def _delete(self, name: str, purge: bool) -> None:
         job = await self._get(name)
-        client, key, uid = self._open(), Key(self.namespace, name), job.metadata.uid or ""
+        client, key, uid = self.client, Key(self.namespace, name), job.metadata.uid or ""
         await client.delete(JOBS, key, uid=uid, propagation="Foreground")
         if not await submitting.gone(client, key, uid, _GONE_SECONDS):
             raise EngineError(f"{name} is still going after {_GONE_SECONDS:.0f} s; {self.where}")
@@ -266,14 +288,17 @@ class KubernetesEngine:
                 if _retained(claim):
                     await client.delete(VOLUME_CLAIMS, claim.metadata.key, uid=claim.metadata.uid)
 
-    def _open(self) -> Client:
+    @property
+    def client(self) -> Client:
+        """The connection, opened by its first use; for what runs under `do`."""
         if self._client is None:
             self._client = Client(self.access, manager="orchestra-cli", request_seconds=_REQUEST_SECONDS)
             if self._on_warning is not None:
                 self._client.on_warning = self._on_warning
         return self._client
 
-    def _do(self, work: Coroutine[Any, Any, A]) -> A:
+    def do(self, work: Coroutine[Any, Any, A]) -> A:
+        """Waits for some work with the client. What goes wrong is told in the words of users."""
         with self._people():
             return self._bridge.run(work)
 

@@ -20,6 +20,7 @@ STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclass
 QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
 
 GPU = "nvidia.com/gpu"
+TRAINERS = ("trainer", "pytorch", "node", "launcher")
 
 _jobs = msgspec.json.Decoder(TorchrunJob, dec_hook=decode_hook)
 _queues = msgspec.json.Decoder(TorchrunQueue, dec_hook=decode_hook)
@@ -85,6 +86,8 @@ class ContainerStatus(Slim, frozen=True):
     name: str
     image: str = ""
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    restart_count: int = 0
 
 
 class Condition(Slim, frozen=True):
@@ -175,9 +178,16 @@ class Pod(Slim, frozen=True):
         """Whether its processes are over."""
         return self.status.phase in ("Succeeded", "Failed")
 
-    def container(self, name: str = "trainer") -> ContainerState:
-        """The state of a container."""
-        return next((one.state for one in self.status.container_statuses if one.name == name), ContainerState())
+    @property
+    def trainer(self) -> str:
+        """Name of the container that trains. Ours is `trainer`; controllers of others prescribe theirs."""
+        names = [one.name for one in self.spec.containers]
+        return next((name for name in TRAINERS if name in names), names[0] if names else TRAINERS[0])
+
+    def container(self) -> ContainerState:
+        """The state of the container that trains."""
+        mine = self.trainer
+        return next((one.state for one in self.status.container_statuses if one.name == mine), ContainerState())
 
     def requests(self, resource: str) -> list[str]:
         """What its containers ask for of one resource."""

@@ -17,7 +17,6 @@ from orchestra.kube.errors import ApiError, KubeError
 from orchestra.kube.watch import LineSplitter
 from orchestra.plan.status import timestamp
 
-_CONTAINER = "trainer"
 _LOOK_SECONDS = 1.0
 _TICK_SECONDS = 0.2
 _LAST_LOOKS = 30
@@ -114,7 +113,7 @@ class _PodLog:
     @property
     def started(self) -> bool:
         """Whether there is something to read."""
-        state = self.pod.container(_CONTAINER)
+        state = self.pod.container()
         return state.running is not None or state.terminated is not None
 
     async def past(self) -> AsyncIterator[Sequence[LogLine]]:
@@ -147,7 +146,7 @@ class _PodLog:
         splitter = LineSplitter()
         since = self._place.second or self._since
         stream = self._client.logs(
-            self.pod.metadata.key, container=_CONTAINER, follow=follow, tail=tail, since=since, timestamps=True
+            self.pod.metadata.key, container=self.pod.trainer, follow=follow, tail=tail, since=since, timestamps=True
         )
         try:
             async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]  # it is a generator

@@ -54,7 +54,7 @@ def idle(listen: str, result: dict[str, Any]) -> None:
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"state": result.get("state"), "failure": result.get("failure")}).encode()
+            body = json.dumps({"idle": True, "state": result.get("state"), "failure": result.get("failure")}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.end_headers()

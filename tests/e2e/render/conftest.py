@@ -1,41 +1,63 @@
-"""Rendered jobs on the two real nodes."""
+"""Rendered jobs on the two real nodes, handled with the program's own verbs."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lent_queue import lent_queue_spec
-from orchestra.api import TorchrunJob, TorchrunQueue
-from orchestra.api.base import from_builtins
-from orchestra.render import Options, Target, render
 from testbed.cluster import Cluster
 
 Json = dict[str, Any]
 
 
 class Deployed:
-    """One namespace, and a job deployed there without our operator."""
+    """One namespace, and jobs deployed there without our operator."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self.cluster, self.namespace = cluster, namespace
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster, self.namespace, self.folder = cluster, namespace, folder
 
     def kubectl(self, *words: str, check: bool = True, text: str | None = None) -> str:
-        """kubectl in the namespace."""
+        """Kubectl in the namespace."""
         return self.cluster.kubectl("-n", self.namespace, *words, check=check, text=text)
 
-    def apply(self, name: str, target: Target, command: Any, **spec: Any) -> None:
-        """Render a job of two nodes with two processes each, and apply it as a user would."""
-        queue_spec = lent_queue_spec() | spec.pop("queue", {})
-        queue = from_builtins({"metadata": {"name": "queue"}, "spec": queue_spec}, TorchrunQueue)
+    def orchestra(self, verb: str, *words: str, code: int = 0, timeout: float = 600) -> str:
+        """Our own program, as a user runs it; its standard output."""
+        where = ["--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace]
+        at = words.index("--") if "--" in words else len(words)
+        command = [str(Path(sys.prefix, "bin", "orchestra")), verb, *words[:at], *where, *words[at:]]
+        path = f"{self.cluster.programs}:/usr/bin:/bin"
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout, cwd=self.folder,
+            env={"PATH": path, "HOME": str(self.folder), "ORCHESTRA_HOME": str(self.folder / "home")},
+        )  # fmt: skip
+        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def file(self, name: str, command: Any, **spec: Any) -> str:
+        """A file with a queue and a job of two nodes with two processes each."""
+        queue = {"metadata": {"name": "queue"}, "spec": lent_queue_spec() | spec.pop("queue", {})}
         size = {"numNodes": 2, "gpusPerNode": 2}
-        job_spec = {"jobQueue": "queue", "command": command} | size | spec
-        job = from_builtins({"metadata": {"name": name}, "spec": job_spec}, TorchrunJob)
-        self.kubectl("apply", "-f", "-", text=render(queue, job, target, Options()).text)
+        job = {"metadata": {"name": name}, "spec": {"jobQueue": "queue", "command": command} | size | spec}
+        api = {"apiVersion": "torchrun.ai/v1alpha1"}
+        path = self.folder / f"{name}.yaml"
+        path.write_text(
+            yaml.safe_dump_all([api | {"kind": "TorchrunQueue"} | queue, api | {"kind": "TorchrunJob"} | job])
+        )
+        return str(path)
+
+    def status(self, name: str) -> Json:
+        """What `get -o json` shows."""
+        found: Json = json.loads(self.orchestra("get", name, "-o", "json"))["status"]
+        return found
 
     def pods(self, name: str) -> list[Json]:
         """The job's worker pods."""
@@ -43,25 +65,22 @@ class Deployed:
         found: list[Json] = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return found
 
-    def logs(self, name: str) -> str:
-        """What all workers said, so far as it is there."""
-        names = [pod["metadata"]["name"] for pod in self.pods(name)]
-        return "".join(self.kubectl("logs", pod, "--all-containers", check=False) for pod in names)
-
-    def wait_for_log(self, name: str, text: str, timeout: float = 300.0) -> str:
-        """The logs once `text` is in them."""
+    def wait_for_step(self, name: str, step: int, nodes: int, timeout: float = 300.0) -> None:
+        """Wait until a world of this size has passed a step."""
         end = time.monotonic() + timeout
-        while text not in (found := self.logs(name)):
+        while True:
+            seen = self.status(name)
+            running = seen["workers"]["running"] == nodes == len(self.pods(name))
+            if running and ((seen.get("progress") or {}).get("step") or 0) >= step:
+                return
             if time.monotonic() > end:
-                pods = self.kubectl("get", "pods,events", "-o", "wide", check=False)
-                raise TimeoutError(f"{name} never said {text!r}:\n{found[-3000:]}\n{pods}")
+                raise TimeoutError(f"{seen}\n{self.kubectl('get', 'pods,events', check=False)}")
             time.sleep(0.5)
-        return found
 
 
 @pytest.fixture
-def deployed(cluster: Cluster, cluster_namespace: str) -> Iterator[Deployed]:
+def deployed(cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> Iterator[Deployed]:
     """A namespace to deploy to; what runs there is ended before the next test."""
-    made = Deployed(cluster, cluster_namespace)
+    made = Deployed(cluster, cluster_namespace, tmp_path)
     yield made
     made.kubectl("delete", "statefulsets,jobs", "--all", "--cascade=background", check=False)

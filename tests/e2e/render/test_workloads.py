@@ -1,15 +1,13 @@
-"""A StatefulSet and a Job rendered from the file of a TorchrunJob train it on two real nodes, to the same numbers."""
+"""A StatefulSet and a Job made from the file of a TorchrunJob, on two real nodes, with the same verbs and numbers."""
 
 from __future__ import annotations
 
-import json
 import re
-import time
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-
-from orchestra.render import Target
 
 pytestmark = [pytest.mark.torch]
 
@@ -18,22 +16,57 @@ DONE = re.compile(r"\[DONE\] steps=(\d+) loss=([0-9.]+)")
 LOSS = 0.03854496  # of the same job on the embedded engine, and as a TorchrunJob
 
 
+def final(text: str) -> tuple[int, float]:
+    found = DONE.search(text)
+    assert found is not None, text[-3000:]
+    return int(found[1]), float(found[2])
+
+
 @pytest.mark.parametrize("target", ["statefulset", "job"])
-def test_a_job_trains_to_the_same_loss_without_our_operator(deployed: Any, target: Target) -> None:
-    deployed.apply("trains", target, SMOKE)
-    found = DONE.search(deployed.wait_for_log("trains", "[DONE]"))
-    assert found is not None
-    assert int(found[1]) == 32
-    assert float(found[2]) == pytest.approx(LOSS, abs=1e-4)
-    assert len(deployed.pods("trains")) == 2
-    if target == "job":
-        deployed.kubectl("wait", "--for=condition=complete", "job/trains", "--timeout=180s")
-    else:  # a finished pod idles: its controller would start it again
-        deployed.wait_for_log("trains", "idling until the pod is deleted")
+def test_a_job_trains_to_the_same_loss_without_our_operator_and_with_our_verbs(deployed: Any, target: str) -> None:
+    deployed.orchestra("apply", "--target", target, deployed.file("trains", SMOKE))
+    followed = deployed.orchestra("logs", "-f", "trains")
+    steps, loss = final(followed)
+    assert steps == 32
+    assert loss == pytest.approx(LOSS, abs=1e-4)
+    assert {f"[r{rank}]" for rank in range(4)} <= set(re.findall(r"\[r\d+\]", followed)), "every rank is heard"
+    deployed.orchestra("wait", "trains", "--for", "Succeeded", "--timeout", "180s")
+    assert deployed.status("trains")["phase"] == "Succeeded"
+    assert "trains" in deployed.orchestra("list")
+    assert deployed.orchestra("why", "trains")
+    deployed.orchestra("delete", "trains")
+    left = deployed.kubectl("get", "pods,statefulsets,jobs,services,configmaps", "-l", "torchrun-job-name=trains")
+    assert not left.strip(), "nothing of the job stays"
 
 
-def test_a_scaled_statefulset_goes_on_from_its_checkpoint(deployed: Any) -> None:
-    deployed.apply("grows", "statefulset", f"{SMOKE} --checkpoint-every 2 --step-delay 0.5")
-    deployed.wait_for_log("grows", "step 4")
-    assert json.loads(deployed.kubectl("get", "statefulset", "grows", "-o", "json"))["spec"]["replicas"] == 2
-    time.sleep(0)
+def test_a_statefulset_is_scaled_and_goes_on_from_its_checkpoint(deployed: Any) -> None:
+    command = f"{SMOKE} --batch 96"  # of a size that 2, 4 and 6 processes can share
+    deployed.orchestra("apply", "--target", "statefulset",
+                       deployed.file("grows", f"{command} --checkpoint-every 2 --step-delay 0.5"))  # fmt: skip
+    deployed.wait_for_step("grows", 3, nodes=2)
+    shown = deployed.orchestra("exec", "grows", "--rank", "0", "--", "cat", "/proc/1/cmdline")
+    assert "agent.pyz" in shown
+    deployed.orchestra("scale", "grows", "--nodes", "3")
+    deployed.wait_for_step("grows", 6, nodes=3)
+    deployed.orchestra("scale", "grows", "--nodes", "1")
+    deployed.wait_for_step("grows", 9, nodes=1)
+    text = deployed.orchestra("logs", "-f", "grows")
+    assert "resum" in text, "it went on, and did not begin anew"
+    undisturbed = subprocess.run([sys.executable, *command.split()[1:]], capture_output=True, text=True, check=True)
+    steps, loss = final(text)
+    assert (steps, loss) == (final(undisturbed.stdout)[0], pytest.approx(final(undisturbed.stdout)[1], abs=1e-4))
+
+
+def test_secrets_are_made_used_and_never_shown(deployed: Any) -> None:
+    (deployed.folder / ".env").write_text("HF_TOKEN=hunter2\nOTHER='x y'\n")
+    deployed.orchestra("secret", "create", "tokens", "--from-env-file", ".env")
+    assert "HF_TOKEN, OTHER" in deployed.orchestra("secret", "list")
+    assert "hunter2" not in deployed.orchestra("secret", "list")
+    deployed.orchestra("secret", "create", "tokens", "--from-env-file", ".env", code=1)
+    deployed.orchestra("secret", "create", "tokens", "--from-env-file", ".env", "--replace")
+    script = "import os; print('length', len(os.environ['HF_TOKEN']), os.environ['OTHER'])"
+    path = deployed.file("uses", ["python", "-c", script], secrets=[{"name": "tokens"}], numNodes=1, launcher="none")
+    deployed.orchestra("apply", "--target", "job", path)
+    assert "length 7 x y" in deployed.orchestra("logs", "-f", "uses")
+    deployed.orchestra("delete", "uses")
+    deployed.orchestra("secret", "delete", "tokens")

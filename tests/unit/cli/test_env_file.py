@@ -36,7 +36,7 @@ def test_values(tmp_path: Path, line: str, value: str) -> None:
     [
         ("A=1\nhunter2\n", ":2: not a line"),
         ("A='hunter2\n", ":1: the quotes of A"),
-        ("A=\"hunter2\" more\n", ":1: the quotes of A"),
+        ('A="hunter2" more\n', ":1: the quotes of A"),
         ("A=hunter2\nA=3\n", ":2: A is there twice"),
     ],
 )

@@ -28,14 +28,19 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
+    add_rendering_arguments(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", help="write one file an object into this folder")
+    parser.add_argument("--kustomize", action="store_true", help="with -o: write a kustomization.yaml too")
+
+
+def add_rendering_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to render, and how; `apply` takes the same."""
     from orchestra.cli.manifests import add_files_argument
     from orchestra.plan.where import ETCD_IMAGE
     from orchestra.render.model import TARGETS
 
     add_files_argument(parser)
     parser.add_argument("-t", "--target", choices=TARGETS, required=True, help="the kind of deployment")
-    parser.add_argument("-o", "--output", metavar="DIR", help="write one file an object into this folder")
-    parser.add_argument("--kustomize", action="store_true", help="with -o: write a kustomization.yaml too")
     parser.add_argument("--plain", action="store_true", help="a shell script instead of the agent; needs no Python")
     parser.add_argument("--strict", action="store_true", help="fail when the target cannot express a field")
     parser.add_argument("--image", help="image, where neither queue nor job names one")
@@ -46,13 +51,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when every job is rendered, 1 otherwise, 2 when nothing is named."""
+    if args.kustomize and not args.output:
+        print(f"{args.program} render: --kustomize needs -o DIR", file=sys.stderr)
+        return exit_codes.USAGE
+    rendered = render_named(args)
+    if isinstance(rendered, int):
+        return rendered
+    if args.output:
+        _write(args, rendered)
+    else:
+        print(rendered.text, end="")
+    return exit_codes.OK
+
+
+def render_named(args: argparse.Namespace) -> Rendered | int:
+    """All jobs of the named files; an exit code, with everything said, when one cannot be rendered."""
     from orchestra.cli.manifests import load_named, report
 
     loaded = load_named(args)
     if loaded is None:
-        return exit_codes.USAGE
-    if args.kustomize and not args.output:
-        print(f"{args.program} render: --kustomize needs -o DIR", file=sys.stderr)
         return exit_codes.USAGE
     rendered, problems = _render_all(args, loaded)
     report(problems, loaded)
@@ -61,11 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if not rendered.manifests:
         print("no TorchrunJob in these files", file=sys.stderr)
         return exit_codes.ERROR
-    if args.output:
-        _write(args, rendered)
-    else:
-        print(rendered.text, end="")
-    return exit_codes.OK
+    return rendered
 
 
 def _render_all(args: argparse.Namespace, loaded: Loaded) -> tuple[Rendered, list[Problem]]:
