@@ -32,6 +32,7 @@ VERBS: dict[str, str] = {
     "render": "write the job as StatefulSet, Job, PyTorchJob or TrainJob",
     "apply": "render a job for a cluster without our operator, and create it there",
     "scale": "another number of nodes",
+    "restart": "stop all ranks at one step and start them again in the same pods",
     "exec": "run a command in the pod of a rank",
     "cp": "copy files to all workers, or from one",
     "port-forward": "bring a port of a rank's pod to this machine",

@@ -39,6 +39,37 @@ def test_a_job_trains_to_the_same_loss_without_our_operator_and_with_our_verbs(d
     assert not left.strip(), "nothing of the job stays"
 
 
+def test_an_edited_script_runs_after_cp_and_restart_in_the_same_pods(deployed: Any) -> None:
+    script = """
+import os, sys, time
+print("VERSION one", flush=True)
+sys.argv = ["smoke", "--epochs", "2", "--checkpoint-every", "2", "--step-delay", sys.argv[1], "--output-dir", "/out"]
+from orchestra.train.smoke.__main__ import main
+sys.exit(main())
+"""
+    (deployed.folder / "train.py").write_text(script)
+    command = "python /run/orchestra/train.py 0.5"
+    setup = "sh -c 'while [ ! -f /run/orchestra/train.py ]; do sleep 0.2; done'"
+    deployed.orchestra("apply", "--target", "statefulset",
+                       deployed.file("edits", command, setupCommand=setup))  # fmt: skip
+    deployed.kubectl("wait", "pods", "-l", "torchrun-job-name=edits", "--for=jsonpath={.status.phase}=Running",
+                     "--timeout=180s")  # fmt: skip
+    deployed.orchestra("cp", "edits", "train.py", ":/run/orchestra/train.py")
+    deployed.wait_for_step("edits", 4, nodes=2)
+    before = {pod["metadata"]["uid"] for pod in deployed.pods("edits")}
+    (deployed.folder / "train.py").write_text(
+        script.replace("VERSION one", "VERSION two").replace("sys.argv[1]", "'0'")
+    )
+    deployed.orchestra("cp", "edits", "train.py", ":/run/orchestra/train.py")
+    deployed.orchestra("restart", "edits")
+    text = deployed.orchestra("logs", "-f", "edits")
+    assert text.count("VERSION one") == text.count("VERSION two") == 4, "every rank ran the old code and then the new"
+    steps, loss = final(text)
+    assert steps == 32
+    assert loss == pytest.approx(LOSS, abs=1e-4)
+    assert {pod["metadata"]["uid"] for pod in deployed.pods("edits")} == before, "in the same pods"
+
+
 def test_a_statefulset_is_scaled_and_goes_on_from_its_checkpoint(deployed: Any) -> None:
     command = f"{SMOKE} --batch 96"  # of a size that 2, 4 and 6 processes can share
     deployed.orchestra("apply", "--target", "statefulset",
@@ -54,7 +85,9 @@ def test_a_statefulset_is_scaled_and_goes_on_from_its_checkpoint(deployed: Any) 
     assert "resum" in text, "it went on, and did not begin anew"
     undisturbed = subprocess.run([sys.executable, *command.split()[1:]], capture_output=True, text=True, check=True)
     steps, loss = final(text)
-    assert (steps, loss) == (final(undisturbed.stdout)[0], pytest.approx(final(undisturbed.stdout)[1], abs=1e-4))
+    expected = final(undisturbed.stdout)
+    assert steps == expected[0]
+    assert loss == pytest.approx(expected[1], abs=1e-4)
 
 
 def test_secrets_are_made_used_and_never_shown(deployed: Any) -> None:
