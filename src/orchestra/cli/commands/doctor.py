@@ -17,6 +17,7 @@ The exit code is 1 when something is missing without which jobs do not run.
 examples:
   {program} doctor
   {program} doctor -n team-a -o json
+  {program} doctor --job job.yaml      # from inside the job's own workers: network, versions, GPUs, storage
 """
 
 _SIGNS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "warning": ("!", "yellow"), "unknown": ("?", "grey")}
@@ -28,6 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    parser.add_argument("--job", metavar="FILE", help="check from inside workers like those of this job, then end them")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for the bandwidth test of --job (default: 20)")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds for --job's workers to start")
+    parser.add_argument("--cpu", action="store_true", help="with --job: ranks as CPU processes with gloo")
     add_engine_arguments(parser)
 
 
@@ -54,12 +59,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sections(args: argparse.Namespace) -> dict[str, list[Finding]]:
-    """What was found, by place. (What one job needs will be a section of its own: `doctor --job FILE`.)"""
+    """What was found, by place."""
     from orchestra.api.doctor import Finding
     from orchestra.api.engine import EngineError
     from orchestra.cli.engines import cluster_engine, means_cluster
     from orchestra.local.doctor import examine
 
+    if args.job:
+        return _of_job(args)
     sections = {"this machine": examine()}
     if not means_cluster(args):
         return sections
@@ -70,3 +77,22 @@ def _sections(args: argparse.Namespace) -> dict[str, list[Finding]]:
         return sections
     sections[engine.where] = engine.doctor()
     return sections
+
+
+def _of_job(args: argparse.Namespace) -> dict[str, list[Finding]]:
+    from orchestra.api.engine import EngineError
+    from orchestra.api.load import load
+    from orchestra.cli.engines import choose_engine
+    from orchestra.cli.manifests import report
+    from orchestra.cli.preflight import preflight
+    from orchestra.plan.queues import queue_for
+
+    loaded = load([args.job])
+    report(loaded.problems, loaded)
+    if loaded.problems or len(loaded.jobs) != 1:
+        raise EngineError(f"{args.job} must hold one valid TorchrunJob")
+    job = loaded.jobs[0].object
+    queue = queue_for(job, [document.object for document in loaded.queues])
+    engine = choose_engine(args)
+    found = preflight(engine, job, queue, cpu=args.cpu, seconds=args.seconds, patience=args.patience)
+    return {f"the workers of {job.metadata.name}, on {engine.where}": found}
