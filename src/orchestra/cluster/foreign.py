@@ -56,7 +56,8 @@ def pod_order(pod: Pod) -> tuple[bool, int, str]:
 
 def as_job(workload: Json, pods: Sequence[Pod], pages: Mapping[str, Json]) -> TorchrunJob:
     """The job that a workload stands for. `pages` are what the pods' agents answer, by pod."""
-    meta = msgspec.convert(workload["metadata"], ObjectMeta, strict=False, dec_hook=decode_hook)
+    shown = {name: value for name, value in workload["metadata"].items() if name != "managedFields"}
+    meta = msgspec.convert(shown, ObjectMeta, strict=False, dec_hook=decode_hook)
     nodes = _nodes(workload)
     spec = TorchrunJobSpec(job_queue=meta.labels.get(QUEUE_LABEL, ""), command="", num_nodes=nodes)
     named = msgspec.structs.replace(meta, name=meta.labels.get(JOB_LABEL, meta.name))
@@ -65,7 +66,7 @@ def as_job(workload: Json, pods: Sequence[Pod], pages: Mapping[str, Json]) -> To
     since = status.seconds_of(_since(workload, phase)) or 0.0
     job = status.in_phase(job, phase, reason, message, since)
     began = (workload.get("status") or {}).get("startTime") or meta.creation_timestamp
-    restarts = max((one.restart_count for pod in pods for one in pod.status.container_statuses), default=0)
+    restarts = max((pod.restarts for pod in pods), default=0)
     job = status.with_status(job, start_time=began, restarts=restarts)
     reported = next((page["progress"] for page in pages.values() if isinstance(page.get("progress"), dict)), None)
     if reported is not None:

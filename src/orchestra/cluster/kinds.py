@@ -184,6 +184,12 @@ class Pod(Slim, frozen=True):
         names = [one.name for one in self.spec.containers]
         return next((name for name in TRAINERS if name in names), names[0] if names else TRAINERS[0])
 
+    @property
+    def restarts(self) -> int:
+        """How often the container that trains was started again."""
+        mine = self.trainer
+        return next((one.restart_count for one in self.status.container_statuses if one.name == mine), 0)
+
     def container(self) -> ContainerState:
         """The state of the container that trains."""
         mine = self.trainer

@@ -21,6 +21,8 @@ _LOOK_SECONDS = 1.0
 _TICK_SECONDS = 0.2
 _LAST_LOOKS = 30
 """How often we look after a job has come to rest for a pod that does not end (its node is gone, say)."""
+_QUIET_LOOKS = 5
+"""How long after a job has come to rest nothing may be said. A rendered StatefulSet's pods idle, and never end."""
 _BATCH = 1000
 _NOT_ALLOWED = (401, 403)
 _NO_LOG = (400, 404)
@@ -61,7 +63,7 @@ async def _follow(client: Client, query: LogQuery, pods: Pods, ended: Ended, log
     readers: dict[str, asyncio.Task[None]] = {}
     clock = asyncio.get_running_loop().time
     look, over = 0.0, False
-    patience = _LAST_LOOKS
+    patience, quiet = _LAST_LOOKS, 0
     unread: list[_PodLog] = []
     try:
         while True:
@@ -80,11 +82,13 @@ async def _follow(client: Client, query: LogQuery, pods: Pods, ended: Ended, log
                         _raise_if_broken(readers.get(uid))
                         readers[uid] = asyncio.create_task(log.follow(fresh))
                 patience -= 1 if over else 0
+                quiet += 1 if over else 0
             working = any(not task.done() for task in readers.values())
             batch = [fresh.get_nowait() for _ in range(fresh.qsize())]
             yield sorted(batch, key=lambda line: line.time)
-            finished = all(log.read_to_the_end for log in unread) or patience <= 0
-            if over and not working and finished and fresh.empty():
+            quiet = 0 if batch else quiet
+            finished = not working and all(log.read_to_the_end for log in unread)
+            if over and fresh.empty() and (finished or patience <= 0 or quiet >= _QUIET_LOOKS):
                 return
             await asyncio.sleep(_TICK_SECONDS)
     finally:
@@ -108,6 +112,7 @@ class _PodLog:
         plain = query.ranks is None and query.grep is None
         self._tail = query.tail if plain else None  # the last lines of the pod, where all of them are wanted
         self._place = Place()
+        self._restarts = 0
         self.read_to_the_end = False
 
     @property
@@ -142,11 +147,28 @@ class _PodLog:
                 raise
 
     async def _read(self, *, follow: bool, tail: int | None) -> AsyncIterator[Sequence[LogLine]]:
+        restarts = self.pod.restarts
+        if restarts > self._restarts:  # the container before may have ended before anybody read its last lines
+            self._restarts = restarts
+            async for batch in self._stream(follow=False, tail=tail, previous=True):
+                yield batch
+        async for batch in self._stream(follow=follow, tail=tail):
+            yield batch
+
+    async def _stream(
+        self, *, follow: bool, tail: int | None, previous: bool = False
+    ) -> AsyncIterator[Sequence[LogLine]]:
         self._place.reopened()
         splitter = LineSplitter()
         since = self._place.second or self._since
         stream = self._client.logs(
-            self.pod.metadata.key, container=self.pod.trainer, follow=follow, tail=tail, since=since, timestamps=True
+            self.pod.metadata.key,
+            container=self.pod.trainer,
+            follow=follow,
+            tail=tail,
+            previous=previous,
+            since=since,
+            timestamps=True,
         )
         try:
             async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]  # it is a generator
