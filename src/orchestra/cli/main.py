@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from orchestra import __version__
 from orchestra.cli import exit_codes
-from orchestra.cli.verbs import VERBS, load_verb
+from orchestra.cli.verbs import TAKE_A_COMMAND, VERBS, load_verb
 
 DESCRIPTION = "Run distributed PyTorch training: the same job file on this machine or on a Kubernetes cluster."
 
@@ -50,7 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = program_name(sys.argv[0])
     verb = next((word for word in words if not word.startswith("-")), None)
     parser = build_parser(program, verb)
+    rest: list[str] = []
+    if verb in TAKE_A_COMMAND and "--" in words:  # argparse has its own ideas about what follows options
+        at = words.index("--")
+        words, rest = words[:at], words[at + 1 :]
     args = parser.parse_args(words)
+    args.rest = rest
     if args.verb is None:
         parser.print_help()
         return exit_codes.OK

@@ -47,6 +47,10 @@ VERBS: dict[str, str] = {
 }
 
 
+TAKE_A_COMMAND = ("exec", "debug")
+"""Verbs with somebody else's command after `--`: it comes as `args.rest`."""
+
+
 class Verb(Protocol):
     """What each module in `cli/commands` offers."""
 

@@ -70,7 +70,7 @@ class Deployed:
         end = time.monotonic() + timeout
         while True:
             seen = self.status(name)
-            running = seen["workers"]["running"] == nodes == len(self.pods(name))
+            running = seen["workers"].get("running", 0) == nodes == len(self.pods(name))
             if running and ((seen.get("progress") or {}).get("step") or 0) >= step:
                 return
             if time.monotonic() > end:

@@ -71,7 +71,7 @@ sys.exit(main())
 
 
 def test_a_statefulset_is_scaled_and_goes_on_from_its_checkpoint(deployed: Any) -> None:
-    command = f"{SMOKE} --batch 96"  # of a size that 2, 4 and 6 processes can share
+    command = f"{SMOKE} --batch 96 --samples 1920"  # of a size that 2, 4 and 6 processes can share
     deployed.orchestra("apply", "--target", "statefulset",
                        deployed.file("grows", f"{command} --checkpoint-every 2 --step-delay 0.5"))  # fmt: skip
     deployed.wait_for_step("grows", 3, nodes=2)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_pod_arguments(parser)
     parser.add_argument("--image", default="busybox", help="image with the tools (default: busybox)")
-    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="what to run (default: a shell)")
+    parser.usage = "%(prog)s [options] [JOB] [-- COMMAND]"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,6 +31,6 @@ def run(args: argparse.Namespace) -> int:
     engine, pod = choose_pod(args)
     interactive = ["-i", "-t"] if sys.stdin.isatty() and sys.stdout.isatty() else ["-i"]
     tools = ["--image", args.image, "--target", pod.trainer, "--profile", "general"]
-    command = args.command or ["sh"]
+    command = args.rest or ["sh"]
     words = kubectl_words(args, engine.namespace)
     return become([*words, "debug", *interactive, pod.metadata.name, *tools, "--", *command])

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from orchestra.cli.pods import add_pod_arguments
 
     add_pod_arguments(parser)
-    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="what to run (default: a shell)")
+    parser.usage = "%(prog)s [options] [JOB] [-- COMMAND]"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,6 +30,6 @@ def run(args: argparse.Namespace) -> int:
 
     engine, pod = choose_pod(args)
     interactive = ["-i", "-t"] if sys.stdin.isatty() and sys.stdout.isatty() else ["-i"]
-    command = args.command or ["sh"]
+    command = args.rest or ["sh"]
     where = [pod.metadata.name, "-c", pod.trainer]
     return become([*kubectl_words(args, engine.namespace), "exec", *interactive, *where, "--", *command])
