@@ -178,7 +178,8 @@ class KubernetesEngine:
         if queue is not None:
             from orchestra.cluster.workspace import with_folder  # hashing and packing load only where they are used
 
-            submission = with_folder(self._bridge, self.client, self.namespace, submission, queue)
+            with self._people():
+                submission = with_folder(self._bridge, self.client, self.namespace, submission, queue)
         return self.do(submitting.submit(self.client, self.namespace, submission))
 
     def suspend(self, name: str) -> TorchrunJob:
