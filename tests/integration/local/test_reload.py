@@ -170,15 +170,18 @@ def test_watching_takes_every_edit_until_the_interrupt(local: Local, project: Pa
         cwd=project, env=os.environ | {"ORCHESTRA_HOME": str(local.home.root)}, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert watching.stdout is not None
+    told = ""
     try:
         assert "watching" in watching.stdout.readline()
         for version in (2, 3):
             (project / "version.py").write_text(f"N = {version}\n")
             (project / "notes.swp").write_text("an editor's own file ships nothing")
             assert len(begins(local, "watched", version)) == 1
+            while (line := watching.stdout.readline()) and not line.startswith("next:"):  # the report comes after
+                told += line
     finally:
         watching.send_signal(signal.SIGINT)
-    told, _ = watching.communicate(timeout=60)
+        watching.communicate(timeout=60)
     assert told.count("new code in all workers at step") == 2, told
     local.engine.delete("watched")
     local.nothing_left()
