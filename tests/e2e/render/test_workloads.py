@@ -90,6 +90,20 @@ def test_a_statefulset_is_scaled_and_goes_on_from_its_checkpoint(deployed: Any) 
     assert loss == pytest.approx(expected[1], abs=1e-4)
 
 
+def test_the_gpt_trainer_runs_unchanged_in_pods(deployed: Any) -> None:
+    data = "/run/orchestra/data"
+    size = "--vocab-size 30 --block-size 32 --n-layer 2 --n-head 2 --n-embd 32 --batch-size 8 --max-steps 12"
+    path = deployed.file(
+        "gpt",
+        f"python -m orchestra.train.gpt --data-dir {data} --output-dir /out {size} --checkpoint-every 6 --eval-every 6",
+        setupCommand=f"python -m orchestra.train.gpt.corpus {data}",
+    )
+    deployed.orchestra("apply", "--target", "job", path)
+    deployed.orchestra("logs", "-f", "gpt")
+    deployed.orchestra("wait", "gpt", "--for", "Succeeded", "--timeout", "180s")
+    deployed.orchestra("delete", "gpt")
+
+
 def test_secrets_are_made_used_and_never_shown(deployed: Any) -> None:
     (deployed.folder / ".env").write_text("HF_TOKEN=hunter2\nOTHER='x y'\n")
     deployed.orchestra("secret", "create", "tokens", "--from-env-file", ".env")
