@@ -162,7 +162,7 @@ def test_the_quick_adapter_computes_what_pefts_own_computes(tiny: Path) -> None:
 
 
 def _file(folder: Path, content: str) -> Path:
-    path = folder / "mistaken" / "data.jsonl"
+    path = folder.parent / "mistaken" / "data.jsonl"  # beside the data that other tests train on
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
     return path
