@@ -13,8 +13,9 @@ from importlib import resources
 
 PACKAGE = "orchestra_agent"
 SIZE_LIMIT = 128 * 1024
-_BROUGHT = "etcd_v2.py"
-_AT_HOME = {"pack.py", _BROUGHT}
+_BROUGHT = {"etcd.py": "etcd_v2.py", "urllib3.py": "urllib3_names.py"}
+"""Modules that launchers import by their own names, and so not part of our package."""
+_AT_HOME = {"pack.py", *_BROUGHT.values()}
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = f"""\
 import sys
@@ -36,7 +37,7 @@ def agent_bytes() -> bytes:
     """The program. The same sources give the same bytes, on every machine and at any time."""
     buffer = io.BytesIO(_SHEBANG)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        files = {"__main__.py": _MAIN, "brought/etcd.py": _brought(), **_in_package(agent_sources())}
+        files = {"__main__.py": _MAIN, **_brought(), **_in_package(agent_sources())}
         for name, text in files.items():
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
@@ -52,9 +53,9 @@ def agent_hash() -> str:
     return hashlib.sha256(agent_bytes()).hexdigest()[:16]
 
 
-def _brought() -> str:
-    """A module that launchers import by its own name, and so not part of our package."""
-    return (resources.files(__package__) / _BROUGHT).read_text("utf-8")
+def _brought() -> dict[str, str]:
+    folder = resources.files(__package__)
+    return {f"brought/{name}": (folder / source).read_text("utf-8") for name, source in _BROUGHT.items()}
 
 
 def _in_package(sources: dict[str, str]) -> dict[str, str]:

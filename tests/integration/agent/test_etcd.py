@@ -114,6 +114,22 @@ def test_torchrun_meets_by_etcd_v2_with_nothing_but_the_agents_own_client(server
     assert "rank 1 of 2" in said
 
 
+def test_the_real_urllib3_is_used_where_there_is_one_and_its_names_where_not(tmp_path: Path) -> None:
+    zipfile.ZipFile(io.BytesIO(agent_bytes())).extractall(tmp_path / "agent")
+    show = "import urllib3.exceptions as e, urllib3; print(e.TimeoutError.__module__, getattr(urllib3, 'MINE', None))"
+    words = [sys.executable, "-S", "-c", show]  # -S: without the packages of this environment
+    brought = str(tmp_path / "agent" / "brought")
+    without = subprocess.run(words, env={"PYTHONPATH": brought}, capture_output=True, text=True, check=True)
+    assert without.stdout == "urllib3 None\n"
+    package = tmp_path / "real" / "urllib3"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("MINE = 'real'\n")
+    (package / "exceptions.py").write_text("class TimeoutError(Exception): ...\n")
+    env = {"PYTHONPATH": f"{brought}:{package.parent}"}
+    there = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert there.stdout == "urllib3.exceptions real\n"
+
+
 def test_ranks_do_not_see_what_their_launcher_was_brought() -> None:
     env = with_brought({"PET_RDZV_BACKEND": "etcd-v2", "PYTHONPATH": "/mine"}, "/agent")
     assert env["PYTHONPATH"] == "/agent/brought:/mine"
