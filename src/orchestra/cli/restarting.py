@@ -72,15 +72,21 @@ def restart(workers: Sequence[Worker], grace: float, say: Callable[[str], None])
         _abort(workers, about)
         raise EngineError(f"{error}; nobody was stopped") from error
     say("every worker is ready; stopping")
+    try:
+        return _stop_and_start(workers, about, grace, say)
+    except EngineError as error:
+        # Some have stopped and cannot go back: let go, they end, and their controller starts them anew.
+        _abort(workers, about)
+        raise EngineError(f"{error}; workers that had stopped start anew from the last checkpoint") from error
+
+
+def _stop_and_start(workers: Sequence[Worker], about: Json, grace: float, say: Callable[[str], None]) -> Json:
     stopped = _all(workers, about | {"order": "stop"}, grace + _MARGIN)
     steps = {answer.get("step") for answer in stopped}
     step = steps.pop() if len(steps) == 1 else None
     saved = all(answer.get("saved") for answer in stopped)
-    say(
-        f"stopped at step {step}, saved"
-        if saved
-        else "stopped; nothing was saved, so it starts from its last checkpoint"
-    )
+    lost = "stopped; nothing was saved, so it starts from its own last checkpoint"
+    say(f"stopped at step {step}, saved" if saved else lost)
     _all(workers, about | {"order": "start"}, _START_SECONDS)
     return {"step": step, "saved": saved}
 

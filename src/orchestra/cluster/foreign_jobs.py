@@ -11,7 +11,7 @@ import msgspec
 
 from orchestra.api.engine import EngineError
 from orchestra.api.job import TorchrunJob
-from orchestra.api.labels import JOB_LABEL, RETAINED_LABEL
+from orchestra.api.labels import JOB_LABEL
 from orchestra.cluster.agents import page_of
 from orchestra.cluster.foreign import MANAGED, WORKER, WORKLOADS, Json, as_job, pod_order
 from orchestra.cluster.kinds import Pod
@@ -131,7 +131,7 @@ class ForeignJobs:
         await self._end(await self._pods(meta["namespace"], meta["labels"][JOB_LABEL]))
 
     async def delete(self, workload: Json, purge: bool) -> None:
-        """Everything of the job; its output stays unless purged. Returns when the pods are gone."""
+        """Everything of the job but its claims, which hold the checkpoints: those go only when purged."""
         meta = workload["metadata"]
         namespace, name = meta["namespace"], meta["labels"][JOB_LABEL]
         mine = Selection(namespace, f"{JOB_LABEL}={name},{MANAGED}")
@@ -139,9 +139,8 @@ class ForeignJobs:
             for part in await self._readable(resource, mine):
                 await self._client.delete(resource, part.metadata.key, uid=part.metadata.uid, propagation="Background")
         await self._wait_for_end(namespace, name)
-        for claim in await self._readable(VOLUME_CLAIMS, mine):
-            if purge or (claim.metadata.labels or {}).get(RETAINED_LABEL) != "true":
-                await self._client.delete(VOLUME_CLAIMS, claim.metadata.key, uid=claim.metadata.uid)
+        for claim in await self._readable(VOLUME_CLAIMS, mine) if purge else ():
+            await self._client.delete(VOLUME_CLAIMS, claim.metadata.key, uid=claim.metadata.uid)
 
     async def _readable(self, resource: Resource, selection: Selection) -> list[MetadataOnly]:
         try:

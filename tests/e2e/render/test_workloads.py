@@ -37,6 +37,7 @@ def test_a_job_trains_to_the_same_loss_without_our_operator_and_with_our_verbs(d
     deployed.orchestra("delete", "trains")
     left = deployed.kubectl("get", "pods,statefulsets,jobs,services,configmaps", "-l", "torchrun-job-name=trains")
     assert not left.strip(), "nothing of the job stays"
+    assert "trains-checkpoints" in deployed.kubectl("get", "persistentvolumeclaims"), "but what it saved"
 
 
 def test_an_edited_script_runs_after_cp_and_restart_in_the_same_pods(deployed: Any) -> None:
