@@ -218,7 +218,7 @@ class Elector:
             return
         spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=_now())
         try:
-            async with asyncio.timeout(min(left, self._options.retry)):
+            async with asyncio.timeout(min(left, self._options.renew / 2)):  # as a renewal: a busy server answers late
                 await self._client.replace(
                     LEASES, self._key, Lease(metadata=lease.metadata, spec=spec), Lease, urgent=True
                 )

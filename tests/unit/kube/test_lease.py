@@ -14,7 +14,8 @@ from orchestra.kube.lease import Elector, LeadershipLost, LeaseOptions, LeaseSpe
 from orchestra.kube.objects import Key
 
 KEY = Key("system", "operator")
-FAST = LeaseOptions(duration=3.0, renew=2.0, retry=0.1)
+FAST = LeaseOptions(duration=30.0, renew=2.0, retry=0.1)
+PATIENT = LeaseOptions(duration=300.0, renew=200.0, retry=0.1)
 
 
 def held(by: str | None, renewed: str = "1", seconds: int = 15) -> LeaseSpec:
@@ -81,8 +82,8 @@ class Server:
         return web.json_response(body)
 
 
-def candidate(client: Client, name: str) -> Elector:
-    return Elector(client, KEY, name, options=FAST)
+def candidate(client: Client, name: str, options: LeaseOptions = PATIENT) -> Elector:
+    return Elector(client, KEY, name, options=options)
 
 
 def with_server(test: Callable[[Server, Client], Awaitable[None]]) -> None:
@@ -106,7 +107,8 @@ def test_the_lease_is_released_only_after_the_work_has_ended() -> None:
             try:
                 await for_ever()
             finally:
-                await asyncio.sleep(2.2)  # longer than the lease may go unrenewed
+                version = server.version
+                await eventually("it renews while the work ends", lambda: server.version > version + 3)
                 holders.append(server.holder())
 
         first = candidate(client, "first")
@@ -121,9 +123,25 @@ def test_the_lease_is_released_only_after_the_work_has_ended() -> None:
         assert server.holder() == ""
         second = candidate(client, "second")
         next_one = asyncio.create_task(second.lead(for_ever))
-        await eventually("the next leads at once", second.leading, timeout=2.5)
+        await eventually("the next leads at once", second.leading, timeout=PATIENT.duration / 10)
         next_one.cancel()
         await asyncio.wait({next_one})
+
+    with_server(test)
+
+
+def test_a_server_that_answers_late_still_hears_that_the_lease_is_free() -> None:
+    async def test(server: Server, client: Client) -> None:
+        async def late() -> None:
+            await asyncio.sleep(3 * PATIENT.retry)
+
+        leader = candidate(client, "leader")
+        task = asyncio.create_task(leader.lead(for_ever))
+        await eventually("it leads", leader.leading)
+        server.fault = late
+        task.cancel()
+        await asyncio.wait({task})
+        assert server.holder() == ""
 
     with_server(test)
 
@@ -142,7 +160,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
         async def hang() -> None:
             await asyncio.sleep(60)
 
-        leader = candidate(client, "leader")
+        leader = candidate(client, "leader", FAST)
         task = asyncio.create_task(leader.lead(work))
         await eventually("it leads", leader.leading)
         server.fault = hang
