@@ -120,14 +120,16 @@ class Reflector(Generic[T]):
             # Refused, broken, or ended as soon as it began: not to become a hot loop.
             self._failures += 1
             delay = self._options.backoff.delay(self._failures)
+            level = logging.WARNING if self._failures in (1, 2) or self._failures % 10 == 0 else logging.DEBUG
             if isinstance(error, ApiError):
                 delay = max(delay, error.retry_after or 0.0)
                 if error.gone:
                     self._version = None
                 elif error.not_found or (self._optional and error.code == 403):
+                    if self._optional:  # nothing is wrong, and once is enough
+                        level = logging.DEBUG if self.served is False else logging.INFO
                     self._not_served()
             self.errors.inc()
-            level = logging.WARNING if self._failures in (1, 2) or self._failures % 10 == 0 else logging.DEBUG
             _log.log(level, "watch of %s: %s; again in %.1f s", self.resource, error or "ended at once", delay)
             await asyncio.sleep(delay)
 

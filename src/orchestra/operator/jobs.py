@@ -321,7 +321,7 @@ class JobController:
                     "ClaimInUse", f"claim {one.metadata.name} was kept for this job, but {user} has mounted it"
                 )
         strangers = [one for one in creation.strangers if one not in kept]
-        no = refusal_of((error for _, error in creation.errors), strangers)
+        no = refusal_of_creation(creation, strangers)
         if no is not None:
             raise no
         if creation.errors:

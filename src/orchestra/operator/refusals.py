@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestra.kube.errors import ApiError, KubeError
-from orchestra.kube.writes import Creation, NotOurs
+from orchestra.kube.writes import Child, Creation, NotOurs
+from orchestra.operator.kinds import COSCHEDULING_POD_GROUPS, KAI_POD_GROUPS
 from orchestra.operator.quotas import EXCEEDED
 
 NAME_TAKEN = "NameTaken"
+GANG_SCHEDULER_MISSING = "GangSchedulerMissing"
 _FINAL = (400, 403, 404, 413, 422)
 _SHORTEST, _LONGEST = 5.0, 300.0
 
@@ -31,9 +33,27 @@ def refusal_of(errors: Iterable[KubeError], strangers: Iterable[NotOurs] = ()) -
     return None
 
 
-def refusal_of_creation(creation: Creation) -> Refused | None:
-    """The same for many creates."""
-    return refusal_of((error for _, error in creation.errors), creation.strangers)
+def refusal_of_creation(creation: Creation, strangers: Iterable[NotOurs] | None = None) -> Refused | None:
+    """The same for many creates. `strangers`: only these, where some of them are welcome."""
+    for child, error in creation.errors:
+        if isinstance(error, ApiError) and _not_served(error):
+            return Refused(GANG_SCHEDULER_MISSING, _missing_kind(child))
+    return refusal_of((error for _, error in creation.errors), creation.strangers if strangers is None else strangers)
+
+
+def _not_served(error: ApiError) -> bool:
+    """There is no such kind: then not even the answer is of Kubernetes. (A missing namespace is told in its way.)"""
+    return error.code == 404 and not error.refusal.reason
+
+
+def _missing_kind(child: Child) -> str:
+    """All kinds that jobs need are Kubernetes' own, but for those of gang schedulers."""
+    kind = child.resource
+    mend = {
+        KAI_POD_GROUPS.group: "install KAI, or take kaiQueue and scheduler kai-scheduler out of the queue",
+        COSCHEDULING_POD_GROUPS.group: "install coscheduling, or set scheduling.gang of the queue to none",
+    }
+    return f"this cluster does not serve {kind.kind} of {kind.api_version}: {mend.get(kind.group, 'install it')}"
 
 
 def pause(waiting_since: float | None, now: float) -> float:

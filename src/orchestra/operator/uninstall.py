@@ -52,12 +52,18 @@ class Remains:
         if everything and self.jobs:
             reasons.append(f"{len(self.jobs)} jobs would be deleted: {_some(self.jobs)}")
         elif self.unfinished:
-            reasons.append(f"{len(self.unfinished)} jobs are not finished: {_some(self.unfinished)}")
+            reasons.append(
+                f"{len(self.unfinished)} jobs are not finished: {_some(self.unfinished)}. "
+                "With --force they go on without anybody to look after them."
+            )
         if everything and self.queues:
             reasons.append(f"{len(self.queues)} queues would be deleted: {_some(self.queues)}")
         held = [one for _, one in self.held()]
         if held and not everything:
-            reasons.append(f"{len(held)} objects have finalizers that only the operator removes: {_some(held)}")
+            reasons.append(
+                f"{len(held)} objects have finalizers that only the operator removes: {_some(held)}. Without it these, "
+                "and their namespaces, could never be deleted. With --force the finalizers go, and the objects stay."
+            )
         return reasons
 
 

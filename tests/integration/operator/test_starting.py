@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from operator_desk import OURS, Desk
+from operator_on_plane import Operator
+from testbed.api import Json
 from testbed.fake_nodes import FakeNode
 from testbed.waiting import wait_until
 
@@ -72,6 +76,29 @@ def test_a_name_that_is_taken_is_said_and_left_alone(desk: Desk) -> None:
     desk.api.delete(desk.path("torchrunjob", "job"))
     after = desk.api.get(desk.core("persistentvolumeclaims", "job-checkpoints"))
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "kind", "mend"),
+    [
+        ({"kaiQueue": "team"}, "PodGroup of scheduling.run.ai/v2alpha2", "install KAI"),
+        ({"scheduling": {"gang": "coscheduling"}}, "PodGroup of scheduling.x-k8s.io/v1alpha1", "install coscheduling"),
+    ],
+)
+def test_a_gang_scheduler_that_is_not_there_is_told_and_fills_no_log(
+    desk: Desk, running: Operator, queue: Json, kind: str, mend: str
+) -> None:
+    before = len(running.log().splitlines())
+    desk.queue(**queue)
+    desk.job()
+    said = desk.condition("Phase", reason="GangSchedulerMissing")
+    assert f"this cluster does not serve {kind}: {mend}" in said["message"]
+    status = desk.status()
+    assert (status["phase"], status.get("attempt", 0), desk.names("pods")) == ("Queued", 0, [])
+    desk.api.patch(desk.path("torchrunjob", "job"), {"spec": {"maxRestarts": 7}})  # it is looked at again
+    desk.wait(lambda status: status["observedGeneration"] == 2)
+    said_by_operator = running.log().splitlines()[before:]
+    assert [line for line in said_by_operator if "WARNING" in line or "ERROR" in line or "Traceback" in line] == []
 
 
 def test_two_gangs_that_hold_half_of_what_they_need_both_run_in_the_end(desk: Desk, two_nodes: list[FakeNode]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -260,6 +261,24 @@ def test_a_kind_that_may_be_missing_is_empty_until_it_is_served() -> None:
             await asyncio.wait(tasks)
 
     asyncio.run(run())
+
+
+def test_a_kind_that_may_be_missing_is_told_once_and_never_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=404, text="404 page not found")
+
+    async def run() -> None:
+        async with misbehaving_server(serve) as url, Client(Access(server=url), manager="test") as client:
+            optional = Reflector(client, CONFIG_MAPS, ConfigMap, Cache(), options=QUICK, optional=True)
+            task = asyncio.create_task(optional.run())
+            await eventually("asked often", lambda: optional.errors.value >= 12)
+            task.cancel()
+            await asyncio.wait({task})
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    said = [one.levelname for one in caplog.records if "watch of configmaps" in one.getMessage()]
+    assert said == ["INFO"]
 
 
 async def pieces(stream: AsyncIterator[bytes]) -> bytes:
