@@ -7,7 +7,6 @@ the middle of its actions it names what is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,9 @@ from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
 from orchestra.operator.decision import CREATED as _CREATED
 from orchestra.operator.decision import Decision, Observation, Told
+from orchestra.operator.decision import living as _living
 from orchestra.operator.decision import told as _told
+from orchestra.operator.decision import workers_first as _workers_first
 from orchestra.operator.kinds import PodObject
 from orchestra.operator.queueing.line import Place
 from orchestra.operator.starting import half_gang_seconds, held_back, release
@@ -114,7 +115,7 @@ def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Stop gracefully: deleting a pod sends its agent a stop, which saves first. Then rest."""
     if any(not seen.losses.is_lost(pod) for pod in seen.pods):
         asked = _told(job, status.status_of(job).phase or "Running", "Suspending", "saving and stopping", now)
-        return replace(asked, delete=tuple(pod for pod in seen.pods if not pod.leaving))
+        return replace(asked, delete=_workers_first(seen, seen.pods))
     progress = status.status_of(job).progress
     step = progress.checkpoint_step if progress else None
     saved = f"saved at step {step}" if step is not None else "nothing was saved"
@@ -127,7 +128,7 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     current = status.status_of(job)
     older = _living(seen, seen.pods)
     if older:
-        waiting = tuple(pod for pod in older if not pod.leaving)
+        waiting = _workers_first(seen, older)
         if current.phase == "Queued":  # what it says about why it waits matters more
             return Decision(current, delete=waiting)
         places = ", ".join(f"{pod.metadata.name} on {pod.spec.node_name or 'no node'}" for pod in older[:8])
@@ -248,7 +249,7 @@ def _resized(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     """Its elastic range was changed: save, and start again with the new one. Nobody's fault, and no pause."""
     size = f"{plan.min_nodes} to {plan.max_nodes}" if plan.elastic else str(plan.node_count)
     told = _told(job, "Pending", "Resized", f"saving and starting again with {size} nodes", now)
-    return replace(told, delete=tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving))
+    return replace(told, delete=_workers_first(seen, (pod for pod in seen.pods if not pod.ended)))
 
 
 def _replacing(
@@ -322,6 +323,7 @@ def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Out
     told = _told(job, "Pending", verdict.reason, f"{words}; starting again in {verdict.pause:.0f} s", now, warning=True)
     saving = any(pod.leaving for pod in _living(seen, seen.pods))  # who leaves may save, and all with it
     in_vain = outcome.state == "lost" and not saving
+    here = _workers_first(seen, here) if saving else here
     return replace(told, delete=here, delete_grace=_NOTHING_TO_SAVE if in_vain else None, look_again=verdict.pause)
 
 
@@ -351,11 +353,6 @@ def _alive(seen: Observation) -> tuple[tuple[PodObject, ...], tuple[PodObject, .
     """Workers, and the others, that run and that nobody has deleted."""
     here = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
     return tuple(pod for pod in here if pod.is_worker), tuple(pod for pod in here if not pod.is_worker)
-
-
-def _living(seen: Observation, pods: Iterable[PodObject]) -> tuple[PodObject, ...]:
-    """Those whose processes may be at work where somebody could hear of it: what a lost node runs is fenced off."""
-    return tuple(pod for pod in pods if not pod.ended and not seen.losses.is_lost(pod))
 
 
 def _with_progress(seen: Observation) -> TorchrunJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -107,3 +108,14 @@ def told(job: TorchrunJob, phase: Phase, reason: str, message: str, now: float, 
         return Decision(made)
     kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
     return Decision(made, events=(Told(reason, f"{phase}: {message}", kind),))
+
+
+def living(seen: Observation, pods: Iterable[PodObject]) -> tuple[PodObject, ...]:
+    """Those whose processes may be at work where somebody could hear of it: what a lost node runs is fenced off."""
+    return tuple(pod for pod in pods if not pod.ended and not seen.losses.is_lost(pod))
+
+
+def workers_first(seen: Observation, pods: Iterable[PodObject]) -> tuple[PodObject, ...]:
+    """What of these is to be deleted now: the store only after the last worker, for ranks that save still need it."""
+    needed = any(pod.is_worker for pod in living(seen, seen.pods))
+    return tuple(pod for pod in pods if not pod.leaving and (pod.is_worker or not needed))

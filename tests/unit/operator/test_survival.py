@@ -121,6 +121,20 @@ def test_a_suspend_does_not_wait_for_what_is_stuck_on_a_lost_node() -> None:
     assert decided(job(suspend=True), stuck).status.phase == "Running"
 
 
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+def test_the_store_outlives_workers_that_save(phase: str) -> None:
+    """Launchers end their ranks when the store is gone (docs/adr/0013)."""
+    how: dict[str, Any] = {"suspend": True} if phase == "Running" else {}
+    asked = decided(job(phase, **how), a_pod(0), a_pod(1), store())
+    assert names(asked.delete) == names((a_pod(0), a_pod(1)))
+    saving = decided(job(phase, **how), a_pod(1, leaving=True), store())
+    assert (saving.delete, saving.create, saving.status.phase) == ((), False, phase)
+    saved = decided(job(phase, **how), store())
+    assert (names(saved.delete), saved.create) == ({"job--1-r1-store"}, False)
+    preempted = decided(job(maxRestarts=0), a_pod(0), a_pod(1, leaving=True), store())
+    assert names(preempted.delete) == names((a_pod(0),)), "all save with the one that leaves"
+
+
 def test_a_copy_that_comes_back_with_its_node_is_deleted_and_holds_nobody_up() -> None:
     old, new = a_pod(1, attempt=1), (a_pod(0, attempt=2), a_pod(1, attempt=2), store(2))
     first = decided(job(attempt=2), old, *new)
@@ -234,7 +248,7 @@ def test_another_range_starts_again_with_a_save() -> None:
     wider = job(numGPUs=None, numNodes=2, elastic={"minNodes": 1, "maxNodes": 4}, restartPolicy="Never")
     made = decided(wider, member(0), member(1), member(2), store(), progress=Progress(step=3))
     assert (made.status.phase, made.delete_grace, made.status.failure) == ("Pending", None, None)
-    assert len(made.delete) == 4
+    assert len(made.delete) == 3, "all workers; the store after them"
     assert "1 to 4 nodes" in str(made.status.conditions)
     assert decided(job(), member(0), member(1), store()).status.phase == "Pending", "it is elastic no more"
 
