@@ -25,7 +25,7 @@ from orchestra.operator.decision import workers_first as _workers_first
 from orchestra.operator.kinds import PodObject
 from orchestra.operator.queueing.line import Place
 from orchestra.operator.starting import half_gang_seconds, held_back, release
-from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words
+from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words, with_saved
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome
 
@@ -113,6 +113,7 @@ def _not_plannable(seen: Observation, job: TorchrunJob, now: float) -> Decision:
 
 def _suspending(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Stop gracefully: deleting a pod sends its agent a stop, which saves first. Then rest."""
+    job = with_saved(job, seen.job, tuple(pod for pod in seen.pods if pod.is_worker))
     if any(not seen.losses.is_lost(pod) for pod in seen.pods):
         asked = _told(job, status.status_of(job).phase or "Running", "Suspending", "saving and stopping", now)
         return replace(asked, delete=_workers_first(seen, seen.pods))

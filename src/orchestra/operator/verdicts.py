@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from orchestra.api.job import Failure, TorchrunJob
+from orchestra.api.job import Failure, Progress, TorchrunJob
 from orchestra.operator.kinds import PodObject
 from orchestra.plan import status
 from orchestra.plan.outcome import AgentResult, Outcome, RankFailure, outcome_of
@@ -104,6 +104,16 @@ def saved_step(workers: tuple[PodObject, ...]) -> int | None:
     """The step that workers saved when they were told to stop."""
     results = [result_of(pod) for pod in workers]
     return max((told.step for told in results if told and told.checkpoint and told.step is not None), default=None)
+
+
+def with_saved(job: TorchrunJob, known: TorchrunJob, workers: tuple[PodObject, ...]) -> TorchrunJob:
+    """The job with the newest checkpoint that anybody told of: what workers saved when they were told to stop is in
+    their last words, and what was `known` before they went is not forgotten for an older report.
+    """
+    reports = (status.status_of(one).progress for one in (known, job))
+    steps = [saved_step(workers), *(one.checkpoint_step for one in reports if one)]
+    newest = max((step for step in steps if step is not None), default=None)
+    return job if newest is None else status.with_progress(job, Progress(checkpoint_step=newest))
 
 
 def _failed(reason: str, message: str, code: int) -> AgentResult:

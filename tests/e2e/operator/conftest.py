@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gated_training import LOSS, OPTIONS
 from testbed import torch_mounts
 from testbed.cluster import Cluster
 from testbed.control_plane import ControlPlane
@@ -141,6 +142,15 @@ def site(breakable_cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> 
         breakable_cluster.api.patch(
             made.path("torchrunqueue", queue["metadata"]["name"]), {"metadata": {"finalizers": None}}
         )
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The final loss when nothing happens: one process, on this machine, without any engine."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    words = [sys.executable, "-m", "orchestra.train.smoke", *OPTIONS, "--output-dir", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return float(LOSS.findall(done.stdout)[-1][1])
 
 
 def verbatim(path: Path) -> list[Json]:

@@ -138,6 +138,18 @@ def test_suspending_deletes_gracefully_and_rests_when_all_are_gone() -> None:
     assert (resumed.create, resumed.status.attempt) == (True, 2)
 
 
+def test_what_was_saved_for_a_suspension_is_known_by_the_workers_last_words() -> None:
+    last = ended(0, "stopped", step=12, checkpoint="/out/12")
+    old = Progress(step=11, checkpoint_step=10)  # as it was last asked for
+    saving = decide(seen(job("Running", 1, suspend=True), last, a_pod(1, leaving=True), progress=old), NOW)
+    assert saving.status.progress is not None
+    assert saving.status.progress.checkpoint_step == 12
+    told = msgspec.structs.replace(job("Running", 1, suspend=True), status=saving.status)
+    rests = decide(seen(told, progress=old), NOW)
+    assert rests.status.phase == "Suspended"
+    assert "saved at step 12" in str(rests.status.conditions)
+
+
 def test_a_missing_queue_and_an_impossible_size_wait_with_the_reason() -> None:
     missing = Observation(job=job(), plan=None, problems=(), queue_missing=True, pods=(), progress=None)
     made = decide(missing, NOW)
