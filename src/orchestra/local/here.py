@@ -13,6 +13,7 @@ from typing import Any
 from orchestra.api import TorchrunJob, TorchrunQueue
 from orchestra.api.base import from_builtins, to_builtins
 from orchestra.api.problem import Invalid, Problem
+from orchestra.local import etcd
 from orchestra.local.home import Home, JobFolder
 from orchestra.local.machine import Machine
 from orchestra.local.store import Record
@@ -22,13 +23,20 @@ _HOST = "127.0.0.1"
 _TOO_MANY = 16  # processes a core; beyond it a laptop only swaps
 
 
-def plan_here(record: Record, machine: Machine, restarts_left: int | None, ports: tuple[int, int]) -> Plan:
-    """The plan of the next attempt on this machine. Raises `Invalid` when the machine cannot hold it."""
+def plan_here(
+    record: Record, machine: Machine, restarts_left: int | None, ports: tuple[int, int], *, own_etcd: bool = False
+) -> Plan:
+    """The plan of the next attempt on this machine. Raises `Invalid` when the machine cannot hold it.
+
+    `own_etcd`: there will be one at the first port, for a job that wants one and names none.
+    """
     queue, job = for_cpu(record.queue, record.job) if record.cpu else (record.queue, record.job)
     attempt = (job.status.attempt or 0) + 1 if job.status else 1
     sized = plan(queue, job)
-    if needs_etcd(sized):
-        job = with_c10d(job)
+    if _needs_etcd(sized):  # without one, torchrun's own: on one machine there is nothing that etcd would do better
+        found = {"rdzvEndpoint": f"{_HOST}:{ports[0]}"} if own_etcd else {"rdzvBackend": "c10d"}
+        spec = to_builtins(job.spec)
+        job = _with_spec(job, spec | {"distributed": {**spec.get("distributed", {}), **found}})
         sized = plan(queue, job)
     refuse_if_too_large(sized, machine, cpu=record.cpu)
     # deepspeed wants a name of its own for each node; the whole of 127.0.0.0/8 is this machine
@@ -44,25 +52,24 @@ def plan_here(record: Record, machine: Machine, restarts_left: int | None, ports
     return plan(queue, job, where)
 
 
-def needs_etcd(sized: Plan) -> bool:
+def wants_etcd(record: Record) -> bool:
     """Whether the job wants an etcd that nobody named: in a cluster it gets one of its own."""
+    queue, job = for_cpu(record.queue, record.job) if record.cpu else (record.queue, record.job)
+    return _needs_etcd(plan(queue, job))
+
+
+def _needs_etcd(sized: Plan) -> bool:
     return sized.rendezvous.backend == "etcd-v2" and sized.rendezvous.own_store
-
-
-def with_c10d(job: TorchrunJob) -> TorchrunJob:
-    """The job with torchrun's own rendezvous: on one machine there is nothing that etcd would do better."""
-    spec = to_builtins(job.spec)
-    spec["distributed"] = {**spec.get("distributed", {}), "rdzvBackend": "c10d"}
-    made: TorchrunJob = _with_spec(job, spec)
-    return made
 
 
 def differences(record: Record, made: Plan, home: Home, environ: Mapping[str, str]) -> list[str]:
     """What is otherwise here than in a cluster, said once so that nobody has to guess."""
     notes = []
-    queue, job = for_cpu(record.queue, record.job) if record.cpu else (record.queue, record.job)
-    if needs_etcd(plan(queue, job)):
-        notes.append("rdzvBackend etcd-v2 without an endpoint: c10d is used on this machine")
+    if wants_etcd(record):
+        program, missing_for = etcd.usable(environ.get("PATH"))
+        own = made.rendezvous.backend == "etcd-v2" and program is not None
+        instead = f"{program} runs for this job" if own else f"c10d is used on this machine ({missing_for})"
+        notes.append(f"rdzvBackend etcd-v2 without an endpoint: {instead}")
     if record.cpu:
         notes.append("--cpu: the ranks run as CPU processes with gloo")
     for volume in made.volumes:

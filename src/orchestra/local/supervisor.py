@@ -20,9 +20,10 @@ import msgspec
 from orchestra.api.engine import Event
 from orchestra.api.job import Failure, Phase, TorchrunJob
 from orchestra.api.problem import Invalid
+from orchestra.local import etcd
 from orchestra.local.agents import Agents
 from orchestra.local.code import Codes
-from orchestra.local.here import differences, free_ports, launch_spec, plan_here
+from orchestra.local.here import differences, free_ports, launch_spec, plan_here, wants_etcd
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
 from orchestra.local.moving import FetchFailed, Mover
@@ -56,6 +57,7 @@ class Supervisor:
         self.machine = Machine.here()
         self.told_to_stop = False
         self.generation = answered_generation(self.folder)
+        self.etcd: str | None = None
 
     # ---- the life of a job
 
@@ -80,7 +82,8 @@ class Supervisor:
         try:
             lifecycle = plan_here(self.record, self.machine, None, (0, 0)).lifecycle
             left = restart.restarts_left(lifecycle, budget)
-            made = plan_here(self.record, self.machine, left, free_ports())
+            self.etcd = etcd.usable()[0] if wants_etcd(self.record) else None
+            made = plan_here(self.record, self.machine, left, free_ports(), own_etcd=self.etcd is not None)
         except Invalid as invalid:
             self._phase("Failed", "Invalid", "; ".join(str(problem) for problem in invalid.problems))
             return False
@@ -187,6 +190,13 @@ class Supervisor:
             if volume.exists:
                 self.home.volume(volume.claim).mkdir(parents=True, exist_ok=True)
         agents = Agents(specs, self.home, self.folder.supervisor_log)
+        try:
+            with etcd.running(self.etcd, made.rendezvous.store, self.folder.root / "etcd"):
+                return self._run_agents(agents, mover, made)
+        except etcd.EtcdFailed as error:  # somebody took its port, say
+            return Outcome("lost", failure=Failure(reason="StoreLost", message=str(error))), None
+
+    def _run_agents(self, agents: Agents, mover: Mover, made: Plan) -> tuple[Outcome, str | None]:
         agents.start()
         mover.start()
         try:

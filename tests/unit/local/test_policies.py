@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from builders import a_cpu_queue, a_job, a_queue
 from orchestra.api import Invalid
+from orchestra.local import etcd
 from orchestra.local.here import differences, for_cpu, moved, plan_here, refuse_if_too_large
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
@@ -98,9 +99,29 @@ def test_what_is_otherwise_here_is_said(tmp_path: Path) -> None:
     record = Record(job=job, queue=queue, folder="/f", cpu=True)
     made = plan_here(record, Machine((), 2, 1), None, (1, 2))
     assert made.rendezvous.backend == "c10d"
-    notes = "\n".join(differences(record, made, Home(tmp_path), {}))
+    notes = "\n".join(differences(record, made, Home(tmp_path), {"PATH": str(tmp_path)}))
     assert all(word in notes for word in ("etcd-v2", "--cpu", "corpus", "HF_TOKEN"))
+    assert "c10d is used on this machine (there is no etcd on the PATH)" in notes
     assert "HF_TOKEN" not in "\n".join(differences(record, made, Home(tmp_path), {"HF_TOKEN": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"), [("3.4.23", True), ("3.5.21", True), ("3.6.5", False), ("4.0.0", False), ("odd", False)]
+)
+def test_an_etcd_on_the_path_is_used_if_it_speaks_the_old_protocol(tmp_path: Path, version: str, usable: bool) -> None:
+    program = tmp_path / "etcd"
+    program.write_text(f"#!/bin/sh\necho 'etcd Version: {version}'\n")
+    program.chmod(0o755)
+    found, why_not = etcd.usable(str(tmp_path))
+    assert (found == str(program), found is not None) == (usable, usable)
+    assert bool(why_not) != usable
+    job = a_job(numNodes=2, numGPUs=None, distributed={"rdzvBackend": "etcd-v2"})
+    record = Record(job=job, queue=a_cpu_queue(), folder="/f")
+    made = plan_here(record, Machine((), 2, 1), None, (4001, 4002), own_etcd=usable)
+    assert made.rendezvous.backend == ("etcd-v2" if usable else "c10d")
+    assert made.rendezvous.store == "127.0.0.1:4001"
+    note = differences(record, made, Home(tmp_path), {"PATH": str(tmp_path)})[0]
+    assert (f"{program} runs for this job" in note) == usable
 
 
 def test_deepspeed_nodes_have_names_of_their_own() -> None:
