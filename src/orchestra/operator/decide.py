@@ -25,7 +25,14 @@ from orchestra.operator.decision import workers_first as _workers_first
 from orchestra.operator.kinds import PodObject
 from orchestra.operator.queueing.line import Place
 from orchestra.operator.starting import half_gang_seconds, held_back, release
-from orchestra.operator.verdicts import outcome_of_pods, saved_step, why_not_running, with_last_words, with_saved
+from orchestra.operator.verdicts import (
+    outcome_of_pods,
+    saved_step,
+    unsent,
+    why_not_running,
+    with_last_words,
+    with_saved,
+)
 from orchestra.plan import Plan, restart, status
 from orchestra.plan.outcome import Outcome
 
@@ -211,7 +218,11 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     job = status.with_status(job, restarts=(current.restarts or 0) + outcome.restarts)
     if outcome.state == "done":
         rest = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)
-        return replace(_told(status.failed(job, None), "Succeeded", "Done", "all ranks are done", now), delete=rest)
+        missing = unsent(workers)
+        words = f"all ranks are done; not all outputs are in the store: {missing}" if missing else "all ranks are done"
+        told = _told(status.failed(job, None), "Succeeded", "NotSynced" if missing else "Done", words, now,
+                     warning=missing is not None)  # fmt: skip
+        return replace(told, delete=rest)
     return _after_failure(seen, job, plan, outcome, now)
 
 

@@ -210,3 +210,7 @@ class PodObject(Slim, frozen=True):
         """How the trainer ended."""
         found = (one.state.terminated for one in self.status.container_statuses if one.name == "trainer")
         return next(found, None)
+
+    def terminated_beside(self, name: str) -> Terminated | None:
+        """How a container that moves bytes ended."""
+        return next((one.state.terminated for one in self.status.init_container_statuses if one.name == name), None)

@@ -15,6 +15,9 @@ AUDIENCE = "orchestra-workspace"
 WORKSPACE_URL = "http://orchestra-workspace.orchestra-system.svc:8080"
 _TOKEN = "/var/run/orchestra-token"  # noqa: S105 -- a folder
 _STATE = "/run/orchestra"
+FETCH, SEND = "orchestra-fetch", "orchestra-send"
+REFUSED = 3
+"""Exit code of `orchestra.sync.worker`: another try would find the same."""
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -29,6 +32,8 @@ class Moving:
     output: str | None = None
     """Where the ranks write, if a folder was made for it."""
     data: str | None = None
+    code: str | None = None
+    """Where the program starts, unless the job says otherwise."""
 
 
 def fetched_code(plan: Plan) -> Code | None:
@@ -58,7 +63,7 @@ def moving(plan: Plan, index: int, attempt: int, uid: str, image: str, url: str,
     fetch_mounts: list[Json] = []
     if code is not None or (sync and sync.code):
         folder = code.mount_path if code else (plan.launch.working_dir or "/app")
-        orders["codeFolder"] = folder
+        made.code = orders["codeFolder"] = folder
         if "workspace" not in claims or own_workspace(plan):
             _folder(made, "orchestra-code", folder)
         _from(orders, code, url)
@@ -75,6 +80,7 @@ def moving(plan: Plan, index: int, attempt: int, uid: str, image: str, url: str,
             _folder(made, "orchestra-data", "/data")
     if sync is not None and sync.output:
         orders["outputFolder"] = claims.get("checkpoints", "/out")
+        orders["sharedOutput"] = "checkpoints" in claims
         if "checkpoints" not in claims:
             made.output = "/out"
             _folder(made, "orchestra-out", "/out")
@@ -88,11 +94,13 @@ def moving(plan: Plan, index: int, attempt: int, uid: str, image: str, url: str,
     shared = [{"name": "orchestra-state", "mountPath": _STATE}, *made.mounts, *claimed]
     base = {"image": image, "env": [*env, told], "envFrom": env_from, "resources": _RESOURCES, **security}
     words = ["python", "-m", "orchestra.sync.worker"]
-    fetch = {"name": "orchestra-fetch", "command": [*words, "fetch", "env:ORCHESTRA_ORDERS"],
+    fetch = {"name": FETCH, "command": [*words, "fetch", "env:ORCHESTRA_ORDERS"],
+             "terminationMessagePolicy": "FallbackToLogsOnError",  # what could not be fetched, for the job's status
              "volumeMounts": [*shared, *fetch_mounts], **base}  # fmt: skip
     made.containers.append(fetch)
     if sync is not None and sync.output:
-        send = {"name": "orchestra-send", "command": [*words, "send", "env:ORCHESTRA_ORDERS"],
+        send = {"name": SEND, "command": [*words, "send", "env:ORCHESTRA_ORDERS"],
+                "terminationMessagePolicy": "FallbackToLogsOnError",
                 "restartPolicy": "Always", "volumeMounts": shared, **base}  # fmt: skip
         made.containers.append(send)
     return made

@@ -65,6 +65,8 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
                    [*env, *_references(plan)], _env_from(plan), _container_security(plan))  # fmt: skip
     spec["env"] |= {"ORCHESTRA_OUTPUT_DIR": moved.output} if moved.output else {}
     spec["env"] |= {"ORCHESTRA_DATA_DIR": moved.data} if moved.data else {}
+    if moved.code:
+        spec.setdefault("workingDir", moved.code)
     if plan.elastic and options.failures_left is not None:
         spec["failuresLeft"] = options.failures_left
     trainer = {

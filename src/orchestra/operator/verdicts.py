@@ -7,7 +7,8 @@ from dataclasses import replace
 import msgspec
 
 from orchestra.api.job import Failure, Progress, TorchrunJob
-from orchestra.operator.kinds import PodObject
+from orchestra.operator.kinds import PodObject, Terminated
+from orchestra.operator.moving import FETCH, REFUSED, SEND
 from orchestra.plan import status
 from orchestra.plan.outcome import AgentResult, Outcome, RankFailure, outcome_of
 from orchestra.plan.status import seconds_of
@@ -74,7 +75,7 @@ def result_of(pod: PodObject) -> AgentResult | None:
     """The agent's last word, from the pod's termination message."""
     terminated = pod.terminated()
     if terminated is None:
-        return None  # evicted, or its node is gone: nobody could say anything
+        return _not_fetched(pod)
     if terminated.message.startswith("{"):
         try:
             return msgspec.json.decode(terminated.message, type=AgentResult)
@@ -89,6 +90,30 @@ def result_of(pod: PodObject) -> AgentResult | None:
     if terminated.exit_code in _KILLED:
         return None  # the agent itself was killed from outside
     return _failed("ExitCode", f"{terminated.reason}: {terminated.message}".strip(": "), terminated.exit_code)
+
+
+def _not_fetched(pod: PodObject) -> AgentResult | None:
+    """The trainer never ran: what it needs could not be fetched. None: evicted, or its node is gone; nobody spoke."""
+    ended = pod.terminated_beside(FETCH)
+    if ended is None or ended.exit_code in (0, *_KILLED):
+        return None
+    reason = "SyncRefused" if ended.exit_code == REFUSED else "Sync"
+    return _failed(reason, f"{pod.metadata.name}: {_error_line(ended)}", ended.exit_code)
+
+
+def unsent(workers: tuple[PodObject, ...]) -> str | None:
+    """Why not everything that a job wrote is in the store, where its last upload failed."""
+    for pod in sorted(workers, key=lambda one: one.index):
+        ended = pod.terminated_beside(SEND)
+        if ended is not None and ended.exit_code:
+            return f"{pod.metadata.name}: {_error_line(ended)}"
+    return None
+
+
+def _error_line(ended: Terminated) -> str:
+    lines = [line for line in ended.message.splitlines() if line.strip()]
+    found = next((line[7:] for line in reversed(lines) if line.startswith("error: ")), None)
+    return found or (lines[-1] if lines else f"{ended.reason}, exit code {ended.exit_code}")
 
 
 def with_last_words(job: TorchrunJob, workers: tuple[PodObject, ...]) -> TorchrunJob:

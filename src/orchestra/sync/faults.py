@@ -77,6 +77,8 @@ def fault_of(error: BaseException) -> Fault:
     if "HTTP error" in text:
         cause = _URL.sub("", text.split("HTTP error:")[-1]).strip(" -:()\n")[:120]
         return Fault(Unreachable, f"the server did not answer ({cause or 'connection lost'})", passing=True)
+    if "No CA certificates" in str(error):
+        return Fault(SyncError, "this image has no CA certificates; install ca-certificates, or set SSL_CERT_FILE")
     return Fault(SyncError, _harmless(text))
 
 

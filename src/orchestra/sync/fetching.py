@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestra.sync.blobs import Blobs
+from orchestra.sync.company import Company
 from orchestra.sync.errors import Damaged, Missing, SyncError
+from orchestra.sync.hashing import hash_of
 from orchestra.sync.moving import Git, Orders, Served, Told, mib, plain_only, say, without_query
 from orchestra.sync.outputs import Outputs
 from orchestra.sync.remote import Remote, shown
@@ -19,6 +21,8 @@ from orchestra.sync.transfer import Moving, down
 from orchestra.sync.workspace import deliver
 
 CHECKPOINTS = "checkpoints"
+EARLIER = "earlier.log"
+"""In the state folder: what the log in the store said before this worker; it is kept in front of its own."""
 OUT = "out"
 RESUMED = "resumed"
 """In the state folder: the name of the checkpoint that this attempt went on from."""
@@ -28,6 +32,11 @@ def fetch(orders: Orders) -> None:
     """Everything that the orders name. Raises `SyncError` with what is missing and where."""
     if orders.git and orders.code_folder:
         _clone(orders.git, Path(orders.code_folder))  # before the store is used: this forks
+    with _alone_on_output(orders):
+        _fetch(orders)
+
+
+def _fetch(orders: Orders) -> None:
     if orders.workspace and orders.code_folder:
         _deliver(orders.workspace, Path(orders.code_folder))
     for what, url, folder in (
@@ -41,6 +50,23 @@ def fetch(orders: Orders) -> None:
         _link(Path(orders.code_folder), orders)
     if orders.output and orders.output_folder:
         _resume(orders, without_query(orders.output), Path(orders.output_folder))
+
+
+@contextmanager
+def _alone_on_output(orders: Orders) -> Iterator[None]:
+    """The job is seen on its output from here on; `send` goes on with that. Another one that lives there: `InUse`."""
+    if not (orders.output and orders.output_folder and orders.uid and orders.node == 0):
+        yield
+        return
+    company = Company(Remote(without_query(orders.output)), orders)
+    company.enter()
+    company.stay()
+    try:
+        yield
+    except BaseException:  # a stop too
+        company.leave()
+        raise
+    company.hand_over()
 
 
 def _link(folder: Path, orders: Orders) -> None:
@@ -107,7 +133,14 @@ def _resume(orders: Orders, url: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remote, state = Remote(url), Path(orders.state)
     state.mkdir(parents=True, exist_ok=True)
-    fetched = state / "fetched-output"
+    if not (state / EARLIER).exists():
+        (state / EARLIER).write_bytes(_log_there(remote, log_name(orders.node)))
+    if orders.shared_output and orders.node:
+        return  # the first node brings it, and nobody trains before all are here
+    # A claim outlives this worker: what was fetched into it is noted there, under a name that is never sent.
+    fetched = (
+        folder / f".tmp-fetched-{hash_of(url.encode())[:16]}" if orders.shared_output else state / "fetched-output"
+    )
     if fetched.exists():
         names = [] if plain_only(orders.output or "") else Outputs(Remote(f"{url.rstrip('/')}/{CHECKPOINTS}")).names()
         if names:
@@ -116,6 +149,18 @@ def _resume(orders: Orders, url: str, folder: Path) -> None:
         return
     _bring_back(orders, remote, url, folder, state / RESUMED)
     fetched.touch()
+
+
+def log_name(node: int) -> str:
+    """Where a node's log lies in the store."""
+    return f"log-{node}.txt" if node else "log.txt"
+
+
+def _log_there(remote: Remote, name: str) -> bytes:
+    try:
+        return remote.get(name)
+    except Missing:
+        return b""
 
 
 def _bring_back(orders: Orders, remote: Remote, url: str, folder: Path, mark: Path) -> None:

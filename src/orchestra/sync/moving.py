@@ -51,11 +51,15 @@ class Orders(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     data_folder: str | None = None
     output: str | None = None
     output_folder: str | None = None
+    shared_output: bool = False
+    """Whether all nodes have one output folder: then the first of them brings it and sends it, for all."""
     interval: float = 600.0
     quiet: float = 20.0
     """Seconds without a touch after which a foreign file counts as complete."""
     grace: float = 30.0
     """Seconds that the last upload has after a stop."""
+    heartbeat: float = 10.0
+    """Seconds between two signs of life on the output."""
     logs: str | None = None
     """Folder with the agent's logs, sent as `log.txt`."""
     state: str

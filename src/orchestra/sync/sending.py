@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestra.sync.company import Company
 from orchestra.sync.errors import Changed, SyncError
-from orchestra.sync.fetching import CHECKPOINTS, OUT, RESUMED
+from orchestra.sync.fetching import CHECKPOINTS, EARLIER, OUT, RESUMED, log_name
 from orchestra.sync.hashing import hash_of
 from orchestra.sync.index import Index
 from orchestra.sync.moving import Orders, mib, plain_only, say, without_query
@@ -64,6 +65,16 @@ class Sender:
     def run(self, stop: threading.Event) -> int:
         """Rounds until the stop, then one more for all that is there. Returns the exit code."""
         say(f"outputs go to {self._remote.url} every {self._orders.interval:g} s, and at the end")
+        company = Company(self._remote, self._orders) if self._orders.uid and self._orders.node == 0 else None
+        if company is not None:
+            company.stay()
+        try:
+            return self._rounds(stop)
+        finally:
+            if company is not None:
+                company.leave()
+
+    def _rounds(self, stop: threading.Event) -> int:
         while not stop.wait(self._orders.interval):
             self._told_round(self._orders.quiet)
         began = time.monotonic()
@@ -91,8 +102,8 @@ class Sender:
     def round(self, quiet: float) -> None:
         """One round: what is complete by now. `quiet=0`: all writers are gone."""
         began = time.monotonic()
-        if self._folder.is_dir():
-            if not self._plain:
+        if self._folder.is_dir() and not (self._orders.shared_output and self._orders.node):
+            if not self._plain and self._orders.node == 0:
                 self._checkpoints()
             moved = up(
                 self._folder, self._remote, OUT, quiet=quiet, growing=_GROWING, skip=None if self._plain else _is_ours,
@@ -117,6 +128,7 @@ class Sender:
         return sorted(path.relative_to(self._folder) for path in found)
 
     def _checkpoints(self) -> None:
+        """The newest that is complete. The first node has them whole, wherever the others write."""
         complete = self._complete()
         if not complete:
             return
@@ -134,8 +146,6 @@ class Sender:
                 [path.relative_to(self._folder).as_posix() for path in files],
                 step,
                 self._fence,
-                node=self._orders.node,
-                nodes=self._orders.nodes,
             )
         except Changed as error:  # pruned or replaced meanwhile: the next round has another
             say(f"checkpoint of step {step} was not sent: {error}")
@@ -162,8 +172,9 @@ class Sender:
         digest = hash_of(content)
         if not content or digest == self._log_sent:
             return
-        name = "log.txt" if self._orders.node == 0 else f"log-{self._orders.node}.txt"
-        self._remote.put(name, lambda: [content], len(content))
+        with contextlib.suppress(FileNotFoundError):
+            content = (self._state / EARLIER).read_bytes() + content
+        self._remote.put(log_name(self._orders.node), lambda: [content], len(content))
         self._log_sent = digest
 
     def _result(self, state: str, message: str) -> None:

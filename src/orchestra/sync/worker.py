@@ -28,6 +28,7 @@ def main(words: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set() if words[0] == "send" else sys.exit(143))
     from orchestra.api.problem import Invalid
+    from orchestra.sync.company import InUse
     from orchestra.sync.errors import Missing, NoAccess, SyncError
     from orchestra.sync.moving import fail, read_orders
 
@@ -42,7 +43,7 @@ def main(words: list[str]) -> int:
 
         threading.Thread(target=_until_closed, args=(stop,), daemon=True).start()
         return Sender(orders).run(stop)
-    except (NoAccess, Missing, Invalid) as error:
+    except (NoAccess, Missing, Invalid, InUse) as error:
         fail(error)
         return REFUSED
     except SyncError as error:

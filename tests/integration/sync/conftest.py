@@ -1,4 +1,4 @@
-"""One real S3 server for all tests of this folder; each test has a prefix of its own."""
+"""One real server of each kind for all tests of this folder; each test has a prefix of its own."""
 
 import os
 import uuid
@@ -9,7 +9,11 @@ import pytest
 
 from orchestra.sync.pace import Patience
 from orchestra.sync.remote import Remote
+from testbed.azurite import Azurite, running
 from testbed.object_store import ObjectStore
+
+KINDS = ["s3", "file", pytest.param("az", marks=pytest.mark.azurite)]
+"""For tests that hold for each kind of store that we claim."""
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +36,25 @@ def s3(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStor
 @pytest.fixture
 def url(s3: ObjectStore) -> str:
     return s3.url(f"tests/{uuid.uuid4()}")
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def any_url(request: pytest.FixtureRequest, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place in a store of each kind."""
+    if request.param == "file":
+        return (tmp_path / "plain store").as_uri()
+    if request.param == "s3":
+        return url
+    server: Azurite = request.getfixturevalue("azurite")
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    return server.url(f"tests/{uuid.uuid4()}")
 
 
 @pytest.fixture

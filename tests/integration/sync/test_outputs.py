@@ -28,11 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(params=["s3", "file"])
-def outputs(request: pytest.FixtureRequest, tmp_path: Path, url: str) -> Outputs:
-    return Outputs(
-        Remote(url if request.param == "s3" else (tmp_path / "store").as_uri(), patience=Patience(seconds=5))
-    )
+@pytest.fixture
+def outputs(any_url: str) -> Outputs:
+    return Outputs(Remote(any_url, patience=Patience(seconds=5)))
 
 
 @pytest.fixture

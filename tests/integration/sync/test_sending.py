@@ -22,9 +22,9 @@ from orchestra.sync.remote import Remote
 WORKER = [sys.executable, "-m", "orchestra.sync.worker"]
 
 
-def orders(folder: Path, url: str, **more: object) -> Path:
+def orders(folder: Path, url: str, named: str = "job", **more: object) -> Path:
     """Orders for a folder `out` beside a state of its own."""
-    made = Orders(job="job", uid="uid", output=f"{url}/output", output_folder=str(folder / "out"),
+    made = Orders(job=named, uid=f"uid-{named}", output=f"{url}/output", output_folder=str(folder / "out"),
                   state=str(folder / "state"), interval=0.05, quiet=0.0, **more)  # type: ignore[arg-type]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "out").mkdir(exist_ok=True)
@@ -140,3 +140,29 @@ def test_a_hub_is_asked_once_and_then_no_more(tmp_path: Path) -> None:
     assert again.returncode == 0, again
     assert "is here already" in again.stdout
     assert hub.requests == asked, "offline afterwards"
+
+
+def test_a_second_job_on_the_same_output_is_refused_by_name_while_the_first_lives(any_url: str, tmp_path: Path) -> None:
+    def job(name: str, heartbeat: float) -> Path:
+        return orders(tmp_path / name, any_url, heartbeat=heartbeat, named=name)
+
+    def fetch(file: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*WORKER, "fetch", str(file)], capture_output=True, text=True, check=False, timeout=120)
+
+    one, two = job("one", 0.2), job("two", 20)  # the second looks for a whole minute, should this machine be slow
+    assert fetch(one).returncode == 0
+    sender = subprocess.Popen([*WORKER, "send", str(one)], stdout=subprocess.PIPE, text=True)
+    assert sender.stdout is not None
+    assert "outputs go to" in sender.stdout.readline()
+    refused = fetch(two)
+    assert refused.returncode == 3, refused
+    assert "is the output of one (uid-one), which is running" in refused.stderr
+    assert "another sync.output" in refused.stderr
+    sender.terminate()
+    sender.communicate(timeout=60)
+    after = fetch(two)
+    assert after.returncode == 0, after
+    assert "may still write" not in after.stdout, "the first one said that it has ended"
+    again = fetch(one)  # the second was killed before it could send: nobody shows it any more
+    assert again.returncode == 0, again
+    assert "ended without a word" in again.stdout

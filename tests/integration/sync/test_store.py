@@ -37,9 +37,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["s3", "file"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, url: str) -> Remote:
-    return Remote(url if request.param == "s3" else (tmp_path / "plain store").as_uri())
+@pytest.fixture
+def place(any_url: str) -> Remote:
+    return Remote(any_url)
 
 
 def test_a_folder_arrives_as_it_was_and_an_edit_moves_only_what_changed(

@@ -20,9 +20,9 @@ from testbed.object_store import ObjectStore
 from testbed.proxy import TcpProxy
 
 
-@pytest.fixture(params=["s3", "file"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, url: str) -> Remote:
-    return Remote(url if request.param == "s3" else (tmp_path / "store").as_uri(), patience=Patience(seconds=10))
+@pytest.fixture
+def place(any_url: str) -> Remote:
+    return Remote(any_url, patience=Patience(seconds=10))
 
 
 @pytest.fixture
