@@ -5,6 +5,7 @@ By server-side apply, so each writer owns its fields: what others write into the
 """
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ _AGAIN = Backoff(first=0.01, longest=0.5)
 class _Written(msgspec.Struct, frozen=True):
     status: Any
     version: str
+    at: float
 
 
 class StatusWriter:
@@ -44,8 +46,13 @@ class StatusWriter:
         if self._unchanged(current, msgspec.to_builtins(observed), status):
             return False
         version = await (self._guarded(current, status) if guarded else self._apply(current, status, None))
-        self._written[current.uid] = _Written(status, version)
+        self._written[current.uid] = _Written(status, version, time.monotonic())
         return True
+
+    def younger_than(self, uid: str, seconds: float) -> float:
+        """How long until the last write is as old as this; 0 when it is, or when there was none."""
+        last = self._written.get(uid)
+        return max(0.0, last.at + seconds - time.monotonic()) if last is not None else 0.0
 
     def forget(self, uid: str) -> None:
         """The object is gone."""

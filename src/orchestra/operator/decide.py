@@ -305,7 +305,8 @@ def _progressing(
         words = "all workers are running" if everybody else f"{running} of {plan.max_nodes} workers have room"
         told = _told(job, "Running", "Started", words, now)
         return replace(told, look_again=_seconds_to_deadline(seen, job, now))
-    message = why_not_running(workers) or f"{running} of {elastic.needed(plan)} workers are running"
+    stuck = why_not_running(workers)
+    message = stuck or f"{running} of {elastic.needed(plan)} workers are running"
     hold_on = half_gang_seconds(seen, job, plan, placed, workers, now)
     if hold_on is not None and hold_on <= 0:
         return release(seen, job, plan, placed, now)
@@ -319,7 +320,7 @@ def _progressing(
             return replace(_told(job, "Failed", "PendingTimeout", text, now, warning=True), delete=here)
         hold_on = left if hold_on is None else min(left, hold_on)
     phase: Phase = "Running" if status.status_of(job).phase == "Running" else "Provisioning"
-    return replace(_told(job, phase, "Starting", message, now), look_again=hold_on)
+    return replace(_told(job, phase, "Starting", message, now, news=bool(stuck)), look_again=hold_on)
 
 
 def _after_failure(seen: Observation, job: TorchrunJob, plan: Plan, outcome: Outcome, now: float) -> Decision:

@@ -95,16 +95,16 @@ class Decision:
         return self.create or bool(self.replace) or self.status.phase in status.RESTING
 
 
-def told(job: TorchrunJob, phase: Phase, reason: str, message: str, now: float, *, warning: bool = False) -> Decision:
-    """A decision to be in a phase, with the event for it when it is news."""
+def told(
+    job: TorchrunJob, phase: Phase, reason: str, message: str, now: float, *, warning: bool = False, news: bool = False
+) -> Decision:
+    """A decision to be in a phase, with an event when that is new: another phase or reason, or (a warning, or said to
+    be news) another sentence. Sentences that only count further are no events.
+    """
     before = status.phase_condition(job)
-    same = before is not None and (status.status_of(job).phase, before.reason, before.message) == (
-        phase,
-        reason,
-        message,
-    )
     made = status.status_of(status.in_phase(job, phase, reason, message, now))
-    if same:
+    same = before is not None and (status.status_of(job).phase, before.reason) == (phase, reason)
+    if same and (not (warning or news) or (before is not None and before.message == message)):
         return Decision(made)
     kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
     return Decision(made, events=(Told(reason, f"{phase}: {message}", kind),))

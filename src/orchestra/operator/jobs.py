@@ -35,6 +35,7 @@ from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObje
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.lost_nodes import NODE_LOST_SECONDS, Losses
 from orchestra.operator.moving import WORKSPACE_URL
+from orchestra.operator.pace import SETTLE, can_wait
 from orchestra.operator.plans import Plans
 from orchestra.operator.pods import PodOptions
 from orchestra.operator.progress import ProgressBoard
@@ -204,6 +205,8 @@ class JobController:
                 prepared = await self._prepare(found, seen, decision)
             except Refused as no:
                 await self._give_up(found, seen, decision, no)
+        elif can_wait(seen, decision) and (left := self._statuses.younger_than(meta.uid, SETTLE)):
+            raise TryLater(left)
         if not await self._write(found, decision):
             return
         for pod in decision.delete:
@@ -352,7 +355,7 @@ class JobController:
 
 
 class TryLater(Exception):
-    """The server said no, and the job's status says so: look again then."""
+    """The server said no, and the job's status says so, or what there is to say can wait: look again then."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

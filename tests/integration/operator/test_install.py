@@ -99,6 +99,8 @@ def test_the_three_commands_work_in_any_order(bare: Place, order: tuple[str, ...
     for part in order:
         bare.kubectl("apply", "-f", str(ROOT / "config" / part))
     bare.wait("pods of the operator", lambda: len(_operators(bare)) == 2)
+    # A definition is served a moment after it was accepted.
+    bare.wait("the kind is served", lambda: "torchrunjobs" in bare.kubectl("api-resources", "--api-group=torchrun.ai"))
     assert bare.kubectl("get", "torchrunjobs", "-A", "--ignore-not-found") == ""
     rules = bare.kubectl(
         "auth", "can-i", "create", "pods", "--as=system:serviceaccount:orchestra-system:orchestra-operator"
