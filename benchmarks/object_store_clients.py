@@ -165,17 +165,17 @@ def main() -> None:
     table = {title: {what: statistics.median(times) for what, times in row.items() if times}
              for title, row in rows.items()}  # fmt: skip
     print(f"\n| seconds, median of {rounds} | " + " | ".join(_COLUMNS) + " |\n|---|" + "---|" * len(_COLUMNS))
-    for title, row in table.items():
-        print(f"| {title} | " + " | ".join(f"{row[what]:.2f}" if what in row else "-" for what in _COLUMNS) + " |")
-    rivals = [row for title, row in table.items() if title not in _OURS]
+    for title, found in table.items():
+        print(f"| {title} | " + " | ".join(f"{found[what]:.2f}" if what in found else "-" for what in _COLUMNS) + " |")
+    rivals = [found for title, found in table.items() if title not in _OURS]
     if rivals:
         told = []
         for what in _COLUMNS:
             mine = min(table[title][what] for title in _OURS if what in table[title])
-            told.append(f"{what} {min(row[what] for row in rivals) / mine:.2f}")
+            told.append(f"{what} {min(one[what] for one in rivals) / mine:.2f}")
         print("\nthe best of the others against the better of ours (more than 1: ours is faster): " + ", ".join(told))
         plain = ", ".join(
-            f"{what} {min(r[what] for r in rivals) / table['ours, plain'][what]:.2f}" for what in _COLUMNS
+            f"{what} {min(one[what] for one in rivals) / table['ours, plain'][what]:.2f}" for what in _COLUMNS
         )
         print(f"the same, plain layout only: {plain}")
 
