@@ -202,8 +202,7 @@ def main() -> None:
                 "ours", [path], lambda name: [(path, encoded(ours.job(name, NODES)))], ours.is_worker, {"operator": pid}
             ),
         ]
-        folder = kubeflow.assets()
-        if folder is not None:
+        if kubeflow.available():
             theirs = kubeflow.collection(namespace)
             contenders.append(
                 Contender(
@@ -211,7 +210,7 @@ def main() -> None:
                     [theirs],
                     lambda name: [(theirs, encoded(kubeflow.job(name, namespace, NODES)))],
                     lambda labels: kubeflow.LABEL in labels,
-                    held.enter_context(kubeflow.running(plane, folder, work / "kubeflow")),
+                    held.enter_context(kubeflow.running(plane)),
                 )
             )
         show(asyncio.run(measure(plane, namespace, contenders, rounds, jobs)))

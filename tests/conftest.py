@@ -1,3 +1,9 @@
 """What all tests share: the testbed's fixtures."""
 
-pytest_plugins = ["testbed.pytest_plugin", "testbed.pytest_cluster", "testbed.etcd_v2", "testbed.azurite"]
+pytest_plugins = [
+    "testbed.pytest_plugin",
+    "testbed.pytest_cluster",
+    "testbed.azurite",
+    "testbed.etcd_v2",
+    "testbed.kubeflow",
+]

@@ -54,6 +54,8 @@ class LogQuery(Model):
     tail: int | None = None
     grep: str | None = None
     """A regular expression."""
+    role: Literal["master", "worker"] | None = None
+    """`master`: the first node alone (launcher and master of other controllers); `worker`: the others."""
 
 
 class Cause(Model):

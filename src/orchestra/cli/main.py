@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from orchestra import __version__
 from orchestra.cli import exit_codes
-from orchestra.cli.verbs import TAKE_A_COMMAND, VERBS, load_verb
+from orchestra.cli.verbs import TAKE_A_COMMAND, TAKE_WORDS, VERBS, load_verb
 
 DESCRIPTION = "Run distributed PyTorch training: the same job file on this machine or on a Kubernetes cluster."
 
@@ -54,7 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb in TAKE_A_COMMAND and "--" in words:  # argparse has its own ideas about what follows options
         at = words.index("--")
         words, rest = words[:at], words[at + 1 :]
-    args = parser.parse_args(words)
+    args, more = parser.parse_known_args(words)
+    if more and (verb not in TAKE_WORDS or any(word.startswith("-") for word in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    elif more:  # argparse takes such words only in one piece, and people put options between them
+        args.words += more
     args.rest = rest
     if args.verb is None:
         parser.print_help()

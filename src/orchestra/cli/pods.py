@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 def add_pod_arguments(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """`JOB --rank N` or `--node N`."""
-    from orchestra.cli.engines import add_engine_arguments
-
     word = {} if required else {"nargs": "?"}
     parser.add_argument("job", metavar="JOB", help="name of the job", **word)  # type: ignore[arg-type]
+    add_pod_choice(parser)
+
+
+def add_pod_choice(parser: argparse.ArgumentParser) -> None:
+    """`--rank N` or `--node N`."""
+    from orchestra.cli.engines import add_engine_arguments
+
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, metavar="N", help="the pod where this rank runs (default: rank 0's)")
     which.add_argument("--node", type=int, metavar="N", help="the job's N-th pod")

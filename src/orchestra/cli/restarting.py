@@ -19,8 +19,8 @@ Json = dict[str, Any]
 # Runs in the worker: writes the order, waits for the answer of this agent, prints it. Python 3.8, standard library.
 _ASK = """
 import glob, json, os, sys, time
-about, seconds = json.loads(sys.argv[1]), float(sys.argv[2])
-found = glob.glob("/run/orchestra/*/agent.json") + glob.glob("/run/orchestra/agent.json")
+about, seconds, state = json.loads(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+found = glob.glob(state + "/*/agent.json") + glob.glob(state + "/agent.json")
 if not found:
     sys.exit("there is no agent in this container")
 folder = os.path.dirname(max(found, key=os.path.getmtime))
@@ -43,19 +43,20 @@ while time.time() < until:
     time.sleep(0.05)
 sys.exit("no answer within %g s" % seconds)
 """
+STATE = "/run/orchestra"
 _PREPARE_SECONDS, _START_SECONDS, _MARGIN = 120.0, 120.0, 15.0
 
 
 class Worker:
     """One pod, reached by kubectl."""
 
-    def __init__(self, name: str, words: Sequence[str]) -> None:
-        """`words`: kubectl exec up to the command."""
-        self.name, self._words = name, list(words)
+    def __init__(self, name: str, words: Sequence[str], state: str = STATE) -> None:
+        """`words`: kubectl exec up to the command. `state`: the agent's folder there."""
+        self.name, self._words, self._state = name, list(words), state
 
     def ask(self, order: Json, seconds: float) -> subprocess.Popen[str]:
         """Starts asking; the answer is the process's output."""
-        ask = ["python3", "-c", _ASK, json.dumps(order), f"{seconds:g}"]
+        ask = ["python3", "-c", _ASK, json.dumps(order), f"{seconds:g}", self._state]
         return subprocess.Popen([*self._words, *ask], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

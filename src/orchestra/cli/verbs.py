@@ -49,6 +49,8 @@ VERBS: dict[str, str] = {
 
 TAKE_A_COMMAND = ("exec", "debug")
 """Verbs with somebody else's command after `--`: it comes as `args.rest`."""
+TAKE_WORDS = ("port-forward",)
+"""Take words of which some are optional, with options between them."""
 
 
 class Verb(Protocol):

@@ -12,16 +12,31 @@ from orchestra.kube.objects import Key, MetadataOnly, Resource
 
 Json = dict[str, Any]
 _MANAGED = "app.kubernetes.io/managed-by"
+_NEED_OTHERS = ("TrainJob",)
+"""Their webhooks refuse them, even for trying, until the objects that they name are there."""
 
 
 async def apply_rendered(client: Client, namespace: str, objects: Sequence[Json], say: Callable[[str], None]) -> None:
-    """Creates or updates them in order. Raises before anything is written when one would be refused."""
+    """Creates or updates them in order. Raises before anything is written when one would be refused.
+
+    What can be tried only when the others are there comes last: when it is refused, what was created goes again.
+    """
     plan = [(await _resource(client, one), one) for one in objects]
     for resource, one in plan:
         await _refuse_a_strangers(client, resource, namespace, one)
-        await _send(client, resource, namespace, one, dry_run=True)
+        if one["kind"] not in _NEED_OTHERS:
+            await _send(client, resource, namespace, one, dry_run=True)
+    created: list[tuple[Resource, Json]] = []
     for resource, one in plan:
-        say(f"{one['kind'].lower()}/{one['metadata']['name']} {await _send(client, resource, namespace, one)}")
+        try:
+            done = await _send(client, resource, namespace, one)
+        except ApiError:
+            for its_resource, other in reversed(created):
+                await client.delete(its_resource, Key(namespace, other["metadata"]["name"]))
+            raise
+        if done == "created" and not one.get("immutable"):  # the agent may be another job's by now
+            created.append((resource, one))
+        say(f"{one['kind'].lower()}/{one['metadata']['name']} {done}")
 
 
 async def _refuse_a_strangers(client: Client, resource: Resource, namespace: str, one: Json) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from orchestra.api.base import decode_hook
 from orchestra.api.job import Failure, Phase, TorchrunJob, TorchrunJobSpec, TorchrunJobStatus, Workers
 from orchestra.api.kubernetes import Condition, ObjectMeta
-from orchestra.api.labels import JOB_LABEL, QUEUE_LABEL
+from orchestra.api.labels import JOB_LABEL, NODE_LABEL, QUEUE_LABEL
 from orchestra.cluster.kinds import Pod
 from orchestra.kube.objects import Resource
 from orchestra.plan import status
@@ -33,7 +33,7 @@ MANAGED = "app.kubernetes.io/managed-by=orchestra-render"
 WORKER = "app.kubernetes.io/component=worker"
 _ROLES = ("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name")
 _FIRST_ROLES = ("launcher", "master")
-_INDICES = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index",
+_INDICES = (NODE_LABEL, "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index",
             "training.kubeflow.org/replica-index")  # fmt: skip
 _ENDS: dict[str, Phase] = {
     "Complete": "Succeeded",  # Job, TrainJob
@@ -50,8 +50,21 @@ def role_of(pod: Pod) -> str:
 
 def pod_order(pod: Pod) -> tuple[bool, int, str]:
     """Launcher and master first, then by index."""
-    index = next((pod.label(name) for name in _INDICES if pod.label(name).isdigit()), "0")
-    return role_of(pod) not in _FIRST_ROLES, int(index), pod.metadata.name
+    return role_of(pod) not in _FIRST_ROLES, _number(pod), pod.metadata.name
+
+
+def in_role(pods: Sequence[Pod], role: str | None) -> list[Pod]:
+    """The `master` (a launcher is one too; without either: the first node) or each other `worker`; all if neither."""
+    if role is None:
+        return list(pods)
+    named = any(role_of(pod) in _FIRST_ROLES for pod in pods)
+    first = [role_of(pod) in _FIRST_ROLES if named else _number(pod) == 0 for pod in pods]
+    return [pod for pod, is_first in zip(pods, first, strict=True) if is_first == (role == "master")]
+
+
+def _number(pod: Pod) -> int:
+    """Of its node, as its controller counts."""
+    return int(next((pod.label(name) for name in _INDICES if pod.label(name).isdigit()), "0"))
 
 
 def as_job(workload: Json, pods: Sequence[Pod], pages: Mapping[str, Json]) -> TorchrunJob:

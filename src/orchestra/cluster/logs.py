@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
 from orchestra.api.engine import LogLine, LogQuery
+from orchestra.cluster.foreign import in_role
 from orchestra.cluster.kinds import Pod
 from orchestra.cluster.log_lines import UNTAGGED, Place, read_line, wanted
 from orchestra.kube.client import Client
@@ -41,6 +42,12 @@ async def read_logs(client: Client, query: LogQuery, pods: Pods, ended: Ended) -
     """
     logs: dict[str, _PodLog] = {}
     chosen = wanted(query)
+    all_pods = pods
+
+    async def of_role() -> list[Pod]:
+        return in_role(await all_pods(), query.role)
+
+    pods = of_role
     over = await ended() if query.follow else True  # asked before reading: what came before the end is not missed
     for pod in await pods():
         logs[pod.metadata.uid] = _PodLog(client, pod, query)

@@ -24,6 +24,8 @@ def told(error: KubeError, server: str) -> Exception:
         return EngineError(
             f"the cluster at {server} does not know you (401): log in again, or choose another --context"
         )
+    if error.code == 403 and "admission webhook" in message:  # somebody's rule, and nobody's missing right
+        return EngineError(f"the cluster refused: {message}")
     if error.code == 403:
         return EngineError(f"not allowed: {message}; ask for the ClusterRole orchestra-user in that namespace")
     if error.code == 404 and (_NO_KIND in message or "page not found" in message):

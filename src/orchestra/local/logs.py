@@ -22,14 +22,14 @@ def read_logs(folder: JobFolder, query: LogQuery, ended: Callable[[], bool]) -> 
     """The lines that a query asks for. With `follow`, until `ended` and everything is read."""
     wanted = _filter(query)
     reader = _Reader()
-    past = heapq.merge(*(reader.fresh(path) for path in _files(folder)), key=lambda line: line.time)
+    past = heapq.merge(*(reader.fresh(path) for path in _files(folder, query.role)), key=lambda line: line.time)
     chosen: Iterator[LogLine] = filter(wanted, past)
     if query.tail is not None:
         chosen = iter(deque(chosen, maxlen=query.tail))
     yield from chosen
     while query.follow:
         over = ended()  # asked before reading: nothing that was written before the end is missed
-        fresh = [line for path in _files(folder) for line in reader.fresh(path)]
+        fresh = [line for path in _files(folder, query.role) for line in reader.fresh(path)]
         yield from filter(wanted, sorted(fresh, key=lambda line: line.time))
         if over:
             return
@@ -49,10 +49,11 @@ def _filter(query: LogQuery) -> Callable[[LogLine], bool]:
     return wanted
 
 
-def _files(folder: JobFolder) -> list[Path]:
+def _files(folder: JobFolder, role: str | None) -> list[Path]:
     """Log files, oldest first within a node: `attempt-1.log.2`, `attempt-1.log.1`, `attempt-1.log`."""
+    nodes = {None: "*", "master": "0", "worker": "[!0]*"}[role]
     found = []
-    for path in folder.root.glob("nodes/*/logs/attempt-*.log*"):
+    for path in folder.root.glob(f"nodes/{nodes}/logs/attempt-*.log*"):
         match = _ROTATED.match(path.name)
         if match:
             found.append((int(match[1]), -int(match[2] or 0), path))

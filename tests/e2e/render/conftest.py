@@ -15,6 +15,7 @@ import yaml
 
 from lent_queue import lent_queue_spec
 from testbed.cluster import Cluster
+from testbed.waiting import wait_until
 
 Json = dict[str, Any]
 
@@ -31,16 +32,35 @@ class Deployed:
 
     def orchestra(self, verb: str, *words: str, code: int = 0, timeout: float = 600) -> str:
         """Our own program, as a user runs it; its standard output."""
+        done = self._run(verb, *words, timeout=timeout)
+        assert done.returncode == code, f"{done.args}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def refused(self, verb: str, *words: str) -> str:
+        """The same, where it must not work; what it says."""
+        done = self._run(verb, *words, timeout=600)
+        assert done.returncode == 1, f"{done.args}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stderr
+
+    def started(self, verb: str, *words: str) -> subprocess.Popen[str]:
+        """The same, left running."""
+        command, environment = self._command(verb, *words)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, text=True, cwd=self.folder, env=environment, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def _run(self, verb: str, *words: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        command, environment = self._command(verb, *words)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout, cwd=self.folder, env=environment,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _command(self, verb: str, *words: str) -> tuple[list[str], dict[str, str]]:
         where = ["--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace]
         at = words.index("--") if "--" in words else len(words)
         command = [str(Path(sys.prefix, "bin", "orchestra")), verb, *words[:at], *where, *words[at:]]
         path = f"{self.cluster.programs}:/usr/bin:/bin"
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=timeout, cwd=self.folder,
-            env={"PATH": path, "HOME": str(self.folder), "ORCHESTRA_HOME": str(self.folder / "home")},
-        )  # fmt: skip
-        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        return done.stdout
+        return command, {"PATH": path, "HOME": str(self.folder), "ORCHESTRA_HOME": str(self.folder / "home")}
 
     def file(self, name: str, command: Any, **spec: Any) -> str:
         """A file with a queue and a job of two nodes with two processes each."""
@@ -65,6 +85,14 @@ class Deployed:
         found: list[Json] = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return found
 
+    def wait_for_pods(self, name: str, number: int) -> None:
+        """Wait until so many of them run."""
+
+        def running() -> bool:
+            return [pod["status"]["phase"] for pod in self.pods(name)] == ["Running"] * number
+
+        wait_until(f"{number} pods of {name} run", running, interval=0.5)
+
     def wait_for_step(self, name: str, step: int, nodes: int, timeout: float = 300.0) -> None:
         """Wait until a world of this size has passed a step."""
         end = time.monotonic() + timeout
@@ -83,4 +111,5 @@ def deployed(cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> Iterat
     """A namespace to deploy to; what runs there is ended before the next test."""
     made = Deployed(cluster, cluster_namespace, tmp_path)
     yield made
-    made.kubectl("delete", "statefulsets,jobs", "--all", "--cascade=background", check=False)
+    for kind in ("trainjobs", "pytorchjobs", "statefulsets,jobs"):  # the first two only where Kubeflow is
+        made.kubectl("delete", kind, "--all", "--cascade=background", check=False)

@@ -2,73 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from .stories import SMOKE, edits_and_restarts, final, trains_to_its_end
+
 pytestmark = [pytest.mark.torch]
-
-SMOKE = "python -m orchestra.train.smoke --epochs 2"
-DONE = re.compile(r"\[DONE\] steps=(\d+) loss=([0-9.]+)")
-LOSS = 0.03854496  # of the same job on the embedded engine, and as a TorchrunJob
-
-
-def final(text: str) -> tuple[int, float]:
-    found = DONE.search(text)
-    assert found is not None, text[-3000:]
-    return int(found[1]), float(found[2])
 
 
 @pytest.mark.parametrize("target", ["statefulset", "job"])
 def test_a_job_trains_to_the_same_loss_without_our_operator_and_with_our_verbs(deployed: Any, target: str) -> None:
-    deployed.orchestra("apply", "--target", target, deployed.file("trains", SMOKE))
-    followed = deployed.orchestra("logs", "-f", "trains")
-    steps, loss = final(followed)
-    assert steps == 32
-    assert loss == pytest.approx(LOSS, abs=1e-4)
-    assert {f"[r{rank}]" for rank in range(4)} <= set(re.findall(r"\[r\d+\]", followed)), "every rank is heard"
-    deployed.orchestra("wait", "trains", "--for", "Succeeded", "--timeout", "180s")
-    assert deployed.status("trains")["phase"] == "Succeeded"
-    assert "trains" in deployed.orchestra("list")
-    assert deployed.orchestra("why", "trains")
-    deployed.orchestra("delete", "trains")
-    left = deployed.kubectl("get", "pods,statefulsets,jobs,services,configmaps", "-l", "torchrun-job-name=trains")
-    assert not left.strip(), "nothing of the job stays"
-    assert "trains-checkpoints" in deployed.kubectl("get", "persistentvolumeclaims"), "but what it saved"
+    trains_to_its_end(deployed, target, "statefulsets,jobs")
 
 
 def test_an_edited_script_runs_after_cp_and_restart_in_the_same_pods(deployed: Any) -> None:
-    script = """
-import os, sys, time
-print("VERSION one", flush=True)
-sys.argv = ["smoke", "--epochs", "2", "--checkpoint-every", "2", "--step-delay", sys.argv[1], "--output-dir", "/out"]
-from orchestra.train.smoke.__main__ import main
-sys.exit(main())
-"""
-    (deployed.folder / "train.py").write_text(script)
-    command = "python /run/orchestra/train.py 0.5"
-    setup = "sh -c 'while [ ! -f /run/orchestra/train.py ]; do sleep 0.2; done'"
-    deployed.orchestra("apply", "--target", "statefulset",
-                       deployed.file("edits", command, setupCommand=setup))  # fmt: skip
-    deployed.kubectl("wait", "pods", "-l", "torchrun-job-name=edits", "--for=jsonpath={.status.phase}=Running",
-                     "--timeout=180s")  # fmt: skip
-    deployed.orchestra("cp", "edits", "train.py", ":/run/orchestra/train.py")
-    deployed.wait_for_step("edits", 4, nodes=2)
-    before = {pod["metadata"]["uid"] for pod in deployed.pods("edits")}
-    (deployed.folder / "train.py").write_text(
-        script.replace("VERSION one", "VERSION two").replace("sys.argv[1]", "'0'")
-    )
-    deployed.orchestra("cp", "edits", "train.py", ":/run/orchestra/train.py")
-    deployed.orchestra("restart", "edits")
-    text = deployed.orchestra("logs", "-f", "edits")
-    assert text.count("VERSION one") == text.count("VERSION two") == 4, "every rank ran the old code and then the new"
-    steps, loss = final(text)
-    assert steps == 32
-    assert loss == pytest.approx(LOSS, abs=1e-4)
-    assert {pod["metadata"]["uid"] for pod in deployed.pods("edits")} == before, "in the same pods"
+    edits_and_restarts(deployed, "statefulset")
 
 
 def test_a_statefulset_is_scaled_and_goes_on_from_its_checkpoint(deployed: Any) -> None:

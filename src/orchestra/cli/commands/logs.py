@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 import time
+from typing import Literal
 
 from orchestra.cli import exit_codes
 
@@ -13,6 +14,7 @@ EPILOG = """\
 examples:
   {program} logs -f
   {program} logs my-job --rank 0,8-15 --grep nccl --since 5m
+  {program} logs my-job --role master
 """
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -27,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
     parser.add_argument("--rank", type=ranks, metavar="RANKS", help="only these, such as 0,8-15")
+    parser.add_argument(
+        "--role",
+        choices=("launcher", "master", "worker"),
+        help="only the first node, which launches or hosts the rendezvous, or only the others",
+    )
     parser.add_argument("--since", type=duration, metavar="AGE", help="only the last 30s, 5m, 2h, 1d")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
     parser.add_argument("--grep", type=expression, metavar="REGEX", help="only lines that match")
@@ -72,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     engine, name = choose(args)
     paint = Paint(colours_wanted(args.color))
     since = time.time() - args.since if args.since is not None else None
-    query = LogQuery(args.follow, args.rank, since, args.tail, args.grep)
+    role: Literal["master", "worker"] | None = "master" if args.role == "launcher" else args.role
+    query = LogQuery(args.follow, args.rank, since, args.tail, args.grep, role)
     level = re.compile(_LEVELS[args.level]) if args.level else None
     shown = False
     for line in engine.logs(name, query):
