@@ -80,6 +80,11 @@ class Desk:
         """Their names."""
         return sorted(item["metadata"]["name"] for item in self.items(plural))
 
+    def pod_uids(self) -> dict[str, str]:
+        """The pods that nobody has deleted: name and UID."""
+        live = (pod["metadata"] for pod in self.items("pods") if not pod["metadata"].get("deletionTimestamp"))
+        return {meta["name"]: meta["uid"] for meta in live}
+
     def workers(self, name: str = "job") -> list[Json]:
         """The job's worker pods."""
         return self.items("pods", labelSelector=f"torchrun-job-name={name},torchrun.ai/role=worker")

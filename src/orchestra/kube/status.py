@@ -6,6 +6,7 @@ By server-side apply, so each writer owns its fields: what others write into the
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,12 +14,17 @@ import msgspec
 from orchestra.kube.backoff import Backoff
 from orchestra.kube.client import Client
 from orchestra.kube.errors import ApiError
-from orchestra.kube.objects import Metadata, MetadataOnly, Resource
+from orchestra.kube.objects import Metadata, MetadataOnly, Resource, Slim
 from orchestra.kube.watch import newer
 from orchestra.kube.writes import Replaced, means_another
 
 _ATTEMPTS = 10
 _AGAIN = Backoff(first=0.01, longest=0.5)
+
+
+class _WithStatus(Slim, frozen=True):
+    metadata: Metadata
+    status: Any = None
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -35,17 +41,26 @@ class StatusWriter:
         self._resource = resource
         self._written: dict[str, _Written] = {}
 
-    async def write(self, current: Metadata, observed: object, desired: object, *, guarded: bool = False) -> bool:
+    async def write(
+        self,
+        current: Metadata,
+        observed: object,
+        desired: object,
+        *,
+        guarded: bool = False,
+        still: Callable[[Any], bool] = lambda _status: True,
+    ) -> bool:
         """Make the status what is desired (as far as it is ours); False when nothing had to be written.
 
         `observed` is the status in the cache. Guarded: only if the object still has this UID, for what must never
-        reach a namesake (attempts, terminal phases). Unguarded, the server of a custom resource does not look at
-        the UID. Replaced when the object is gone.
+        reach a namesake (attempts, terminal phases), and only while its status, which others may have changed, is
+        `still` as it was decided on; if not, the server's refusal is raised. Unguarded, the server of a custom
+        resource does not look at the UID. Replaced when the object is gone.
         """
         status = msgspec.to_builtins(desired)
         if self._unchanged(current, msgspec.to_builtins(observed), status):
             return False
-        version = await (self._guarded(current, status) if guarded else self._apply(current, status, None))
+        version = await (self._guarded(current, status, still) if guarded else self._apply(current, status, None))
         self._written[current.uid] = _Written(status, version, time.monotonic())
         return True
 
@@ -58,6 +73,15 @@ class StatusWriter:
         """The object is gone."""
         self._written.pop(uid, None)
 
+    def has_written(self, uid: str) -> bool:
+        """Whether this process wrote the object's status before."""
+        return uid in self._written
+
+    def ahead_of(self, current: Metadata) -> bool:
+        """Whether this state of the object is from before our last write."""
+        last = self._written.get(current.uid)
+        return last is not None and newer(last.version, current.resource_version)
+
     def _unchanged(self, current: Metadata, observed: Any, status: Any) -> bool:
         last = self._written.get(current.uid)
         if last is None:
@@ -67,7 +91,7 @@ class StatusWriter:
             return False
         return newer(last.version, current.resource_version) or contains(observed, status)
 
-    async def _guarded(self, current: Metadata, status: Any) -> str:
+    async def _guarded(self, current: Metadata, status: Any, still: Callable[[Any], bool]) -> str:
         """The server checks a resourceVersion everywhere, a UID only on some: so the version is tested, and when
         it has moved on, the UID is looked at and the new version is tested.
         """
@@ -79,11 +103,14 @@ class StatusWriter:
             except ApiError as error:
                 if not error.conflict or attempt >= _ATTEMPTS:
                     raise
+                refused = error
             if attempt > 1:
                 await asyncio.sleep(_AGAIN.delay(attempt))
-            fresh = await self._client.find(self._resource, current.key, MetadataOnly)
+            fresh = await self._client.find(self._resource, current.key, _WithStatus)
             if fresh is None or fresh.metadata.uid != current.uid:
                 raise Replaced(f"{self._resource.kind} {current.key} is no longer {current.uid}")
+            if not still(fresh.status):
+                raise refused
             version = fresh.metadata.resource_version
 
     async def _apply(self, current: Metadata, status: Any, version: str | None) -> str:

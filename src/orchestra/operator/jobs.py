@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -29,6 +30,7 @@ from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation, Told
 from orchestra.operator.etcd import USUAL as USUAL_ETCD
 from orchestra.operator.etcd import Etcd
+from orchestra.operator.freshness import SOON, Freshness
 from orchestra.operator.gang_reader import GangReader
 from orchestra.operator.half_gangs import Rival, Seniority, looks_for_rivals, may_be_rival, rival
 from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
@@ -76,6 +78,7 @@ class JobController:
         self._pods_of = pods.index(by_controller)
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
+        self._fresh = Freshness(client, self._statuses)
         jobs.listen(self._forget)
         self._events, self._board, self._nodes = events, board, nodes
         self._clock, self._etcd, self._moved_by = clock, etcd, moved_by
@@ -94,12 +97,19 @@ class JobController:
         uid = found.metadata.uid
         if not self._expected.satisfied(uid):
             return Result(self._expected.expire_in(uid))
+        if self._fresh.behind(found):
+            return Result(SOON)
         seen = self._observe(found)
         if await self._storage.learn(seen):
             seen = self._observe(found, claims_refused=True)
         seen = await self._groups.look(seen)
         seen = self._with_place(found, seen)  # in one breath with the decision: two must not get the same room
         decision = decide(seen, self._clock())
+        if self._fresh.doubtful(found, seen.pods, decision):
+            if not await self._fresh.confirm(found, seen.pods):
+                return Result(SOON)
+            seen = self._with_place(found, seen)
+            decision = decide(seen, self._clock())
         self._lines.decided(
             found, starts=decision.status.attempt if decision.create else None, phase=decision.status.phase
         )
@@ -179,6 +189,7 @@ class JobController:
         if change.new is None and change.old is not None:
             self._statuses.forget(change.old.metadata.uid)
             self._expected.forget(change.old.metadata.uid)
+            self._fresh.forget(change.old.metadata.uid)
 
     def _rivals(self, found: JobObject) -> tuple[Rival, ...]:
         """Other jobs that wait for places. Looked for only by a job that waits for places itself."""
@@ -227,8 +238,11 @@ class JobController:
         """The status and its events; False when another job has the name now: ours is gone, and its children."""
         # Read and written by the same types: the defaults that the server fills in are no difference.
         observed, wanted = to_builtins(found.read_status()), to_builtins(decision.status)
+        before = _attempt(observed)
         try:
-            await self._statuses.write(found.metadata, observed, wanted, guarded=decision.guarded)
+            await self._statuses.write(
+                found.metadata, observed, wanted, guarded=decision.guarded, still=lambda now: _attempt(now) == before
+            )
         except Replaced:
             return False
         for event in decision.events:
@@ -365,6 +379,11 @@ class TryLater(Exception):
 def _patience(made: Plan | None) -> float:
     seconds = made.lifecycle.node_lost_seconds if made is not None else None
     return float(seconds if seconds is not None else NODE_LOST_SECONDS)
+
+
+def _attempt(told: Any) -> tuple[Any, Any]:
+    """How far a status says that the job is."""
+    return (told or {}).get("attempt") or 0, (told or {}).get("phase")
 
 
 def _refusal(creation: Creation) -> str:

@@ -14,6 +14,7 @@ import pytest
 from kube_parts import connect, eventually
 from operator_desk import Desk
 from operator_on_plane import install
+from orchestra.kube.cache import Change
 from orchestra.kube.client import Client
 from orchestra.kube.errors import KubeError
 from orchestra.kube.events import EventRecorder
@@ -275,5 +276,65 @@ def test_a_job_that_is_as_it_should_be_is_left_alone_however_often_it_is_looked_
                 return
             await asyncio.sleep(0.2)
         raise AssertionError(f"it is never left alone: {written}")
+
+    crashing(control_plane, namespace, run)
+
+
+@pytest.mark.parametrize("remembers", [True, False], ids=["own-writes", "taken-over"])
+def test_an_old_event_replayed_undoes_and_doubles_nothing(
+    control_plane: ControlPlane, namespace: str, remembers: bool
+) -> None:
+    """A cache is behind what was written, by this operator or by the one whose lease it took: each state that the job
+    ever had is shown again, with the pods that are there now.
+    """
+
+    async def run(bench: Bench, desk: Desk) -> None:
+        name, key = "job", Key(desk.namespace, "job")
+        desk.job(name)
+        await eventually("the job is seen", functools.partial(bench.knows, key))
+        seen: dict[str, JobObject] = {}
+
+        def remember(change: Change[JobObject]) -> None:
+            if change.new is not None and change.key == key:
+                seen.setdefault(change.new.metadata.resource_version, change.new)
+
+        bench.jobs.listen(remember)
+        controller = bench.controller()
+        first = bench.jobs.get(key)
+        assert first is not None
+        seen[first.metadata.resource_version] = first
+
+        def attempt(number: int) -> bool:
+            created = condition(desk, name, "Created") == "True"
+            return created and desk.status(name).get("attempt") == number
+
+        async def settled(number: int) -> None:
+            for _ in range(600):
+                await controller.reconcile(key)
+                current = desk.api.get(desk.path("torchrunjob", name))["metadata"]["resourceVersion"]
+                cached = bench.jobs.get(key)
+                if attempt(number) and cached is not None and cached.metadata.resource_version == current:
+                    return
+                await asyncio.sleep(0.1)
+            raise TimeoutError(f"attempt {number} did not come")
+
+        await settled(1)
+        desk.api.delete(desk.core("pods", f"{name}-1"), grace_seconds=0)
+        await settled(2)
+        pods, newest = desk.pod_uids(), bench.jobs.get(key)
+        assert newest is not None
+        assert {pod.rsplit("-", 1)[1] for pod in pods} == {"r2"}
+        for old in list(seen.values()):
+            if old.metadata.resource_version == newest.metadata.resource_version:
+                continue
+            bench.jobs.put(old)
+            with contextlib.suppress(KubeError):  # it is told to look again
+                await (controller if remembers else bench.controller()).reconcile(key)
+            bench.jobs.put(newest)
+            assert desk.pod_uids() == pods, old.read_status()
+            assert desk.status(name)["attempt"] == 2, old.read_status()
+        assert len(seen) > 3
+        await bench.settle(key, functools.partial(attempt, 2))
+        assert desk.pod_uids() == pods
 
     crashing(control_plane, namespace, run)
