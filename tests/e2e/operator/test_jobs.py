@@ -12,7 +12,6 @@ from testbed.api import ApiError
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 SMOKE = "python -m orchestra.train.smoke --epochs 2"
-LONG = "python -m orchestra.train.smoke --epochs 2 --checkpoint-every 2 --step-delay 0.4"
 LOSS = re.compile(r"\[DONE\] steps=(\d+) loss=([0-9.]+)")
 
 
@@ -36,21 +35,6 @@ def test_a_job_trains_on_two_nodes_to_the_same_loss_as_on_one_machine(site: Any)
     assert {pod["spec"]["nodeName"] for pod in site.pods("trains")} <= {"n0", "n1"}
     listed = site.cluster.kubectl("-n", site.namespace, "get", "torchrunjobs").splitlines()
     assert "Succeeded" in listed[1]
-
-
-def test_a_deleted_worker_starts_a_new_attempt_for_free(site: Any) -> None:
-    site.queue()
-    site.job("bumpy", LONG, restartPolicy="OnFailure", maxRestarts=0)
-    site.wait("bumpy", lambda status: (status.get("progress") or {}).get("checkpointStep"))
-    site.kill_operator()  # and what happens meanwhile is found by the next one
-    worker = site.pods("bumpy")[0]["metadata"]["name"]
-    site.cluster.api.delete(f"/api/v1/namespaces/{site.namespace}/pods/{worker}", grace_seconds=0)
-    site.start_operator()
-    status = site.wait("bumpy", lambda status: status.get("attempt") == 2 and status["phase"] == "Running")
-    assert status["restarts"] == 0, "it was not the job's fault"
-    status = site.phase("bumpy", "Succeeded", "Failed")
-    assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
-    assert final(site, "bumpy")[0] == 32
 
 
 def test_a_job_waits_for_its_queue_and_a_failure_names_its_rank(site: Any) -> None:
