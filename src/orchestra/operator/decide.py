@@ -8,12 +8,11 @@ the middle of its actions it names what is left to do.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
-from orchestra.operator import accepted, claims, elastic, etcd, placement, silences
+from orchestra.operator import accepted, claims, clocks, elastic, etcd, placement, silences
 from orchestra.operator.attempt import has_store
 from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
@@ -43,7 +42,7 @@ _WAIT_FOR_OTHERS = 5.0  # how long other workers may take to tell why they faile
 def decide(seen: Observation, now: float) -> Decision:
     """The decision about one job."""
     made = _decide(seen, now)
-    times = [one for one in (made.look_again, seen.losses.look_again) if one is not None]
+    times = [one for one in (made.look_again, seen.losses.look_again, clocks.due(seen, made, now)) if one is not None]
     return replace(made, look_again=min(times, default=None))
 
 
@@ -72,17 +71,15 @@ def _finished(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     """Ended: free what still runs, keep what holds logs, and go when the time to live is over."""
     current = status.status_of(job)
     workers, others = _alive(seen)
-    ttl = _lifecycle_value(seen, "ttl_seconds_after_finished")
+    ttl = clocks.time_to_live(seen)
     ended = status.seconds_of(current.completion_time)
     if ttl is None or ended is None:
         return Decision(current, stop=workers, delete=() if workers else others)
-    left = ended + ttl - now
     return Decision(
         current,
         stop=workers,
         delete=() if workers else others,  # ranks that save still need the store
-        delete_job=left <= 0,
-        look_again=left if left > 0 else None,
+        delete_job=ended + ttl <= now,
     )
 
 
@@ -200,7 +197,7 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
         if not whole and not any(pod.leaving for pod in workers):
             return Decision(status.status_of(job), create=True, look_again=5.0)
         job = _condition(job, _CREATED, "True", "Created", "all workers were created", now)
-    late = _past_deadline(seen, job, now)
+    late = clocks.past_deadline(seen, status.status_of(job), now)
     if late is not None:
         return replace(_told(job, "Failed", "DeadlineExceeded", late, now, warning=True), stop=_alive(seen)[0])
     if elastic.outdated(workers, plan):
@@ -303,14 +300,13 @@ def _progressing(
             job = status.with_status(job, nodes=size, gpus=size * plan.gpus_per_node)
         everybody = running >= elastic.wanted(plan)
         words = "all workers are running" if everybody else f"{running} of {plan.max_nodes} workers have room"
-        told = _told(job, "Running", "Started", words, now)
-        return replace(told, look_again=_seconds_to_deadline(seen, job, now))
+        return _told(job, "Running", "Started", words, now)
     stuck = why_not_running(workers)
     message = stuck or f"{running} of {elastic.needed(plan)} workers are running"
     hold_on = half_gang_seconds(seen, job, plan, placed, workers, now)
     if hold_on is not None and hold_on <= 0:
         return release(seen, job, plan, placed, now)
-    pending = _lifecycle_value(seen, "pending_timeout_seconds")
+    pending = seen.plan.lifecycle.pending_timeout_seconds if seen.plan else None
     began = placement.waiting_since(job)
     if pending is not None and began is not None and status.status_of(job).phase == "Provisioning":
         left = began + pending - now
@@ -390,19 +386,3 @@ def _count(job: TorchrunJob, plan: Plan, workers: tuple[PodObject, ...]) -> Torc
         succeeded=phases.count("Succeeded"),
     )
     return status.with_status(job, workers=counted)
-
-
-def _lifecycle_value(seen: Observation, name: str) -> Any:
-    return getattr(seen.plan.lifecycle, name) if seen.plan is not None else None
-
-
-def _seconds_to_deadline(seen: Observation, job: TorchrunJob, now: float) -> float | None:
-    limit = _lifecycle_value(seen, "active_deadline_seconds")
-    began = status.seconds_of(status.status_of(job).start_time)
-    return began + limit - now if limit is not None and began is not None else None
-
-
-def _past_deadline(seen: Observation, job: TorchrunJob, now: float) -> str | None:
-    left = _seconds_to_deadline(seen, job, now)
-    limit = _lifecycle_value(seen, "active_deadline_seconds")
-    return f"it was active for more than {limit} s" if left is not None and left <= 0 else None

@@ -179,6 +179,16 @@ def test_deadline_ttl_and_pending_timeout() -> None:
     assert "ImagePullBackOff" in str(made.status.conditions)
 
 
+def test_a_clock_that_begins_with_a_decision_is_looked_at_again_though_nothing_else_happens() -> None:
+    starts = decide(seen(job("Provisioning", 1, activeDeadlineSeconds=60), a_pod(0), a_pod(1)), NOW)
+    assert starts.status.phase == "Running"
+    assert starts.look_again == pytest.approx(60, abs=1)
+    both = ended(0, "done"), ended(1, "done")
+    ends = decide(seen(job("Running", 1, ttlSecondsAfterFinished=10), *both), NOW)
+    assert ends.status.phase == "Succeeded"
+    assert ends.look_again == pytest.approx(10, abs=1)
+
+
 _PODS = st.lists(
     st.one_of(
         st.builds(
