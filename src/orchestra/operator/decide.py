@@ -212,6 +212,8 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     if isinstance(outcome, float):  # seconds to wait for the others' last words
         return Decision(status.status_of(job), look_again=outcome)
     job = with_last_words(job, workers)
+    if not plan.elastic:  # there, rounds after the loss of a member are free, and only agents tell them apart
+        outcome = replace(outcome, restarts=max(outcome.restarts, seen.in_place))
     job = status.with_status(job, restarts=(current.restarts or 0) + outcome.restarts)
     if outcome.state == "done":
         rest = tuple(pod for pod in seen.pods if not pod.ended and not pod.leaving)

@@ -32,6 +32,8 @@ class Observation:
     """All pods that the job controls."""
     progress: Progress | None
     """What rank 0 last reported."""
+    in_place: int = 0
+    """Restarts in place that an agent of this attempt told of: who is killed has no last word."""
     generation: int = 0
     cancelled: bool = False
     """Somebody asked for its end."""

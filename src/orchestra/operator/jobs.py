@@ -149,6 +149,7 @@ class JobController:
             queue_missing=found_queue is None and not problems,
             pods=pods,
             progress=self._board.progress(meta.uid),
+            in_place=self._board.in_place(meta.uid, status.status_of(job).attempt),
             progress_silence=self._board.silence(meta.uid),
             generation=meta.generation,
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),

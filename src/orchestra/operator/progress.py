@@ -47,6 +47,7 @@ class ProgressBoard:
         self._news = news
         self._clock = clock
         self._known: dict[str, Progress] = {}
+        self._rounds: dict[str, tuple[int, int]] = {}
         self._asked: dict[str, str] = {}
         self._told: dict[str, tuple[Progress, float]] = {}
         self._waiting: dict[str, None] = {}
@@ -57,6 +58,11 @@ class ProgressBoard:
         """What a job last reported."""
         return self._known.get(uid)
 
+    def in_place(self, uid: str, attempt: int | None) -> int:
+        """How often the ranks of this attempt were started again in place, as an agent last told it."""
+        told, rounds = self._rounds.get(uid, (None, 0))
+        return rounds if told == attempt else 0
+
     def silence(self, uid: str) -> str | None:
         """Why its agents cannot be asked; None while they answer."""
         return self._silences.why(uid)
@@ -65,6 +71,7 @@ class ProgressBoard:
         """The job is gone."""
         self._silences.forget(uid)
         self._known.pop(uid, None)
+        self._rounds.pop(uid, None)
         self._asked.pop(uid, None)
         self._told.pop(uid, None)
         self._waiting.pop(uid, None)
@@ -75,7 +82,7 @@ class ProgressBoard:
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             while True:
                 targets = self._targets()
-                for uid in (set(self._known) | self._silences.known()) - set(targets):
+                for uid in (set(self._known) | set(self._rounds) | self._silences.known()) - set(targets):
                     self.forget(uid)
                 pause = self._every * random.uniform(0.4, 0.6) / max(1, len(targets))  # noqa: S311 -- jitter
                 for uid, workers in targets.items():
@@ -105,7 +112,11 @@ class ProgressBoard:
         self._silences.answered(uid)
         if isinstance(view, dict) and "0" in (view.get("ranks") or {}):
             self._asked[uid] = address
-        reported = view.get("progress") if isinstance(view, dict) else None
+        if not isinstance(view, dict):
+            return
+        attempt, rounds, reported = (view.get(name) for name in ("attempt", "restarts", "progress"))
+        if isinstance(attempt, int) and isinstance(rounds, int):
+            self._rounds[uid] = (attempt, rounds)
         if isinstance(reported, dict):
             self.heard(uid, progress_from(reported))
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import unittest.mock
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import unused_port
+
 from orchestra.api.job import Progress
 from orchestra.kube.objects import Metadata, OwnerReference
+from orchestra.operator import names
 from orchestra.operator.kinds import PodObject, PodStatus
 from orchestra.operator.progress import ProgressBoard, addresses
 
@@ -73,3 +81,24 @@ def test_only_the_newest_attempt_is_asked_the_first_index_first() -> None:
     pods = [a_pod(0, 1, "old"), a_pod(3, 2, "third"), a_pod(1, 2, "first"), a_pod(2, 2, "")]
     assert addresses(pods) == {"uid": ["first", "third"]}
     assert addresses([a_pod(0, 1, "")]) == {}
+
+
+def test_restarts_in_place_are_those_of_the_attempt_that_is_asked_about() -> None:
+    async def answer(_: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"attempt": 2, "restarts": 1, "ranks": {"0": {}}, "progress": {"step": 5}})
+
+    async def run() -> None:
+        made = board(Clock(), [])
+        port = unused_port()
+        runner = web.ServerRunner(web.Server(answer))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        with unittest.mock.patch.object(names, "AGENT_PORT", port):
+            async with aiohttp.ClientSession() as session:
+                await made.ask(session, "job", ["127.0.0.1"])
+        await runner.cleanup()
+        assert [made.in_place("job", attempt) for attempt in (None, 1, 2, 3)] == [0, 0, 1, 0]
+        made.forget("job")
+        assert made.in_place("job", 2) == 0
+
+    asyncio.run(run())

@@ -87,11 +87,11 @@ def stretchy(phase: str = "Running", **spec: Any) -> TorchrunJob:
 def decided(the_job: TorchrunJob, *pods: PodObject, lost: tuple[PodObject, ...] = (), **more: Any) -> Decision:
     made = plan_attempt(a_queue(), the_job, UID, max(1, status.status_of(the_job).attempt or 1))
     losses = Losses({pod.metadata.uid: "node n1 is gone" for pod in lost})
-    progress = more.pop("progress", None)
+    now = more.pop("now", NOW)
     seen = Observation(
-        job=the_job, plan=made, problems=(), queue_missing=False, pods=pods, progress=progress, losses=losses
+        job=the_job, plan=made, problems=(), queue_missing=False, pods=pods, losses=losses, **{"progress": None, **more}
     )
-    return decide(seen, more.pop("now", NOW))
+    return decide(seen, now)
 
 
 def names(pods: tuple[PodObject, ...]) -> set[str]:
@@ -166,6 +166,16 @@ def test_a_killed_agent_ends_the_attempt_though_the_others_notice_nothing() -> N
 
 
 # ---- elastic
+
+
+def test_restarts_in_place_are_counted_though_nobody_is_left_to_tell() -> None:
+    dead = a_pod(1, "Failed", ended=Terminated(exit_code=137, reason="Error"))
+    made = decided(job(maxRestarts=3), a_pod(0), dead, store(), in_place=2)
+    assert (made.status.phase, made.status.restarts) == ("Pending", 2)
+    assert made.status.budget is not None
+    assert (made.status.budget.spent, made.status.budget.free_retries) == (2, 1)
+    elastic = decided(stretchy(), killed(0), killed(1), member(2, "Pending"), store(), in_place=2)
+    assert elastic.status.restarts == 0, "some of those were free"
 
 
 def test_an_elastic_job_creates_all_it_may_have_and_runs_with_all_it_needs() -> None:
