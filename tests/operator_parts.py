@@ -10,9 +10,10 @@ import msgspec
 from builders import a_job, a_queue
 from orchestra.api.job import Progress, TorchrunJob
 from orchestra.kube.objects import Metadata, OwnerReference
+from orchestra.kube.pods import ContainerState, ContainerStatus, PodStatus, Terminated, Waiting
 from orchestra.operator.attempt import plan_attempt
 from orchestra.operator.decision import Observation
-from orchestra.operator.kinds import ContainerState, ContainerStatus, PodObject, PodStatus, Terminated, Waiting
+from orchestra.operator.kinds import PodObject
 from orchestra.operator.lost_nodes import Losses
 from orchestra.plan import status
 

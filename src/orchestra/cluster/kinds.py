@@ -7,9 +7,11 @@ import msgspec
 from orchestra.api.base import decode_hook
 from orchestra.api.job import TorchrunJob, TorchrunJobSpec, TorchrunJobStatus
 from orchestra.api.kubernetes import ObjectMeta
-from orchestra.api.labels import ATTEMPT_LABEL, NODE_LABEL, ROLE_LABEL, SUBMITTED_ANNOTATION
+from orchestra.api.labels import SUBMITTED_ANNOTATION
 from orchestra.api.queue import TorchrunQueue
+from orchestra.kube import pods as kube
 from orchestra.kube.objects import Metadata, Resource, Slim
+from orchestra.plan.job_pods import JobPod
 from orchestra.plan.status import seconds_of
 
 JOBS = Resource("torchrun.ai", "v1alpha1", "TorchrunJob", "torchrunjobs")
@@ -51,61 +53,30 @@ def age_order(job: TorchrunJob) -> tuple[float, str]:
     return seconds_of(meta.creation_timestamp) or 0.0, meta.annotations.get(SUBMITTED_ANNOTATION, "")
 
 
-class Terminated(Slim, frozen=True):
-    """How a container ended."""
-
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-class Waiting(Slim, frozen=True):
-    """Why a container does not run."""
-
-    reason: str = ""
-    message: str = ""
-
-
 class Running(Slim, frozen=True):
     """Since when a container runs."""
 
     started_at: str = ""
 
 
-class ContainerState(Slim, frozen=True):
-    """One of the three is set."""
+class ContainerState(kube.ContainerState, frozen=True):
+    """The state, or the one before it."""
 
     running: Running | None = None
-    terminated: Terminated | None = None
-    waiting: Waiting | None = None
 
 
-class ContainerStatus(Slim, frozen=True):
-    """A container of a pod."""
+class ContainerStatus(kube.ContainerStatus, frozen=True):
+    """A container of a pod, with its past."""
 
-    name: str
     image: str = ""
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
     restart_count: int = 0
 
 
-class Condition(Slim, frozen=True):
-    """A condition of a pod or a node."""
+class PodStatus(kube.PodStatus, frozen=True):
+    """A pod's status, with its containers' past."""
 
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-
-
-class PodStatus(Slim, frozen=True):
-    """What is read of a pod's status."""
-
-    phase: str = "Pending"
-    reason: str = ""
-    message: str = ""
-    conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
@@ -147,36 +118,11 @@ class PodSpec(Slim, frozen=True):
     node_selector: dict[str, str] = {}
 
 
-class Pod(Slim, frozen=True):
-    """A pod."""
+class Pod(JobPod, frozen=True):
+    """A pod of a job."""
 
-    metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
-
-    def label(self, name: str) -> str:
-        """A label, or nothing."""
-        return (self.metadata.labels or {}).get(name, "")
-
-    @property
-    def attempt(self) -> int:
-        """The attempt it belongs to."""
-        return int(self.label(ATTEMPT_LABEL) or 0)
-
-    @property
-    def index(self) -> int:
-        """Index of its node; -1 for the rendezvous store."""
-        return int(self.label(NODE_LABEL) or -1)
-
-    @property
-    def is_worker(self) -> bool:
-        """Whether it trains."""
-        return self.label(ROLE_LABEL) == "worker"
-
-    @property
-    def ended(self) -> bool:
-        """Whether its processes are over."""
-        return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def trainer(self) -> str:
@@ -277,7 +223,7 @@ class NodeStatus(Slim, frozen=True):
     """What is read of a node's status."""
 
     allocatable: dict[str, str] = {}
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[kube.Condition, ...] = ()
 
 
 class Node(Slim, frozen=True):

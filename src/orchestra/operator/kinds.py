@@ -16,6 +16,8 @@ from orchestra.api.labels import (
 )
 from orchestra.api.queue import TorchrunQueueSpec
 from orchestra.kube.objects import Metadata, Resource, Slim
+from orchestra.kube.pods import Condition, Terminated
+from orchestra.plan.job_pods import JobPod
 
 JOBS = Resource("torchrun.ai", "v1alpha1", "TorchrunJob", "torchrunjobs")
 QUEUES = Resource("torchrun.ai", "v1alpha1", "TorchrunQueue", "torchrunqueues")
@@ -58,70 +60,10 @@ class QueueObject(Slim, frozen=True):
         return _queue_specs.decode(self.spec)
 
 
-class Terminated(Slim, frozen=True):
-    """How a container ended."""
-
-    exit_code: int = 0
-    finished_at: str | None = None
-    reason: str = ""
-    message: str = ""
-
-
-class Waiting(Slim, frozen=True):
-    """Why a container does not run."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(Slim, frozen=True):
-    """One of the three is set."""
-
-    terminated: Terminated | None = None
-    waiting: Waiting | None = None
-
-
-class ContainerStatus(Slim, frozen=True):
-    """A container of a pod."""
-
-    name: str
-    state: ContainerState = ContainerState()
-
-
-class PodCondition(Slim, frozen=True):
-    """A condition of a pod."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-
-
-class PodStatus(Slim, frozen=True):
-    """What is read of a pod's status."""
-
-    phase: str = "Pending"
-    reason: str = ""
-    message: str = ""
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    conditions: tuple[PodCondition, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-
-
-class NodeCondition(Slim, frozen=True):
-    """A condition of a node."""
-
-    type: str
-    status: str
-    last_transition_time: str | None = None
-
-
 class NodeStatus(Slim, frozen=True):
     """What is read of a node's status."""
 
-    conditions: tuple[NodeCondition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class NodeObject(Slim, frozen=True):
@@ -130,7 +72,7 @@ class NodeObject(Slim, frozen=True):
     metadata: Metadata
     status: NodeStatus = NodeStatus()
 
-    def condition(self) -> NodeCondition | None:
+    def condition(self) -> Condition | None:
         """The one that says whether it is ready."""
         return next((one for one in self.status.conditions if one.type == "Ready"), None)
 
@@ -170,41 +112,10 @@ class PodSpec(Slim, frozen=True):
     active_deadline_seconds: int | None = None
 
 
-class PodObject(Slim, frozen=True):
+class PodObject(JobPod, frozen=True):
     """A pod of a job in the cache."""
 
-    metadata: Metadata
     spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
-
-    def label(self, name: str) -> str:
-        """A label, or nothing."""
-        return (self.metadata.labels or {}).get(name, "")
-
-    @property
-    def attempt(self) -> int:
-        """The attempt it belongs to."""
-        return int(self.label(ATTEMPT_LABEL) or 0)
-
-    @property
-    def index(self) -> int:
-        """Index of its node; -1 for the rendezvous store."""
-        return int(self.label(NODE_LABEL) or -1)
-
-    @property
-    def is_worker(self) -> bool:
-        """Whether it trains."""
-        return self.label(ROLE_LABEL) == "worker"
-
-    @property
-    def ended(self) -> bool:
-        """Whether its processes are over."""
-        return self.status.phase in ("Succeeded", "Failed")
-
-    @property
-    def leaving(self) -> bool:
-        """Whether somebody deleted it."""
-        return self.metadata.deletion_timestamp is not None
 
     def terminated(self) -> Terminated | None:
         """How the trainer ended."""

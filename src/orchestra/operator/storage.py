@@ -11,10 +11,11 @@ from orchestra.kube.client import Client
 from orchestra.kube.errors import KubeError
 from orchestra.kube.listing import Selection
 from orchestra.kube.objects import PODS, VOLUME_CLAIMS, Key, Metadata, Resource, Slim
+from orchestra.kube.pods import PodStatus
 from orchestra.operator import claims
 from orchestra.operator.claims import ClaimObject, StorageClass
 from orchestra.operator.decision import Observation
-from orchestra.operator.kinds import JOB_LABEL, PodStatus
+from orchestra.operator.kinds import JOB_LABEL
 from orchestra.plan import status
 
 _CORE_EVENTS = Resource("", "v1", "Event", "events")

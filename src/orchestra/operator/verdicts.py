@@ -7,7 +7,8 @@ from dataclasses import replace
 import msgspec
 
 from orchestra.api.job import Failure, Progress, TorchrunJob
-from orchestra.operator.kinds import PodObject, Terminated
+from orchestra.kube.pods import Terminated
+from orchestra.operator.kinds import PodObject
 from orchestra.operator.moving import FETCH, REFUSED, SEND
 from orchestra.plan import status
 from orchestra.plan.outcome import AgentResult, Outcome, RankFailure, outcome_of

@@ -17,10 +17,11 @@ from orchestra.api.base import to_builtins
 from orchestra.api.job import Progress, TorchrunJobStatus
 from orchestra.api.problem import Problem
 from orchestra.kube.objects import Metadata
+from orchestra.kube.pods import Waiting
 from orchestra.operator.attempt import plan_attempt, pod_children, shared_children
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation
-from orchestra.operator.kinds import PodObject, Waiting
+from orchestra.operator.kinds import PodObject
 from orchestra.plan import status
 
 

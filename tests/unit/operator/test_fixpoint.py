@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operator_parts import NOW, a_pod, ended, job, seen
+from orchestra.kube.pods import Condition
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation
-from orchestra.operator.kinds import PodCondition, PodObject, PodSpec
+from orchestra.operator.kinds import PodObject, PodSpec
 from orchestra.plan import status
 
 PHASES = [None, "Pending", "Queued", "Provisioning", "Running", "Suspended", "Succeeded", "Failed"]
@@ -26,7 +27,7 @@ def pods(draw: Any) -> PodObject:
     pod = a_pod(index, draw(st.sampled_from(["Pending", "Running"])), attempt, leaving=draw(st.booleans()))
     if draw(st.booleans()):
         when = status.timestamp(NOW - draw(st.integers(0, 300)))
-        bound = PodCondition(type="PodScheduled", status="True", last_transition_time=when)
+        bound = Condition(type="PodScheduled", status="True", last_transition_time=when)
         pod = msgspec.structs.replace(pod, spec=PodSpec(node_name="n"))
         return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(bound,)))
     return pod

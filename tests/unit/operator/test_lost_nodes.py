@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from orchestra.kube.objects import Metadata
-from orchestra.operator.kinds import NodeCondition, NodeObject, NodeStatus, PodObject, PodSpec, PodStatus
+from orchestra.kube.pods import Condition, PodStatus
+from orchestra.operator.kinds import NodeObject, NodeStatus, PodObject, PodSpec
 from orchestra.operator.lost_nodes import Losses, Sign, last_life, losses, with_our_tolerations
 from orchestra.plan.status import timestamp
 
@@ -17,7 +18,7 @@ PATIENCE = 30.0
 
 
 def a_node(ready: str = "True", since: float = NOW - 1000) -> NodeObject:
-    condition = NodeCondition(type="Ready", status=ready, last_transition_time=timestamp(since))
+    condition = Condition(type="Ready", status=ready, last_transition_time=timestamp(since))
     return NodeObject(metadata=Metadata(name="n1"), status=NodeStatus(conditions=(condition,)))
 
 

@@ -11,8 +11,9 @@ from aiohttp.test_utils import unused_port
 
 from orchestra.api.job import Progress
 from orchestra.kube.objects import Metadata, OwnerReference
+from orchestra.kube.pods import PodStatus
 from orchestra.operator import names
-from orchestra.operator.kinds import PodObject, PodStatus
+from orchestra.operator.kinds import PodObject
 from orchestra.operator.progress import ProgressBoard, addresses
 
 

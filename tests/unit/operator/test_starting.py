@@ -14,12 +14,13 @@ from builders import a_queue
 from operator_parts import NOW, UID, a_pod, job, seen
 from orchestra.api.job import TorchrunJob
 from orchestra.kube.errors import ApiError, Refusal
+from orchestra.kube.pods import Condition
 from orchestra.operator import half_gangs, placement, quotas, refusals
 from orchestra.operator.attempt import plan_attempt
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation
 from orchestra.operator.half_gangs import Rival, Seniority
-from orchestra.operator.kinds import GroupCondition, PodCondition, PodObject, PodSpec
+from orchestra.operator.kinds import GroupCondition, PodObject, PodSpec
 from orchestra.operator.starting import refused
 from orchestra.plan import status
 
@@ -30,10 +31,10 @@ def placed(index: int, seconds_ago: float | None = None, message: str = "0/2 nod
     """A pending pod: bound so many seconds ago, or refused by the scheduler."""
     pod = a_pod(index, "Pending")
     if seconds_ago is None:
-        condition = PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message=message)
+        condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=message)
         return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(condition,)))
     when = status.timestamp(NOW - seconds_ago)
-    condition = PodCondition(type="PodScheduled", status="True", last_transition_time=when)
+    condition = Condition(type="PodScheduled", status="True", last_transition_time=when)
     pod = msgspec.structs.replace(pod, spec=PodSpec(node_name=f"n{index}"))
     return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(condition,)))
 

@@ -12,10 +12,11 @@ from builders import a_job, a_queue
 from orchestra.api.base import to_builtins
 from orchestra.api.job import Progress, TorchrunJob, Workers
 from orchestra.kube.objects import Metadata, OwnerReference
+from orchestra.kube.pods import ContainerState, ContainerStatus, PodStatus, Terminated
 from orchestra.operator.attempt import plan_attempt, pod_children
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation
-from orchestra.operator.kinds import ContainerState, ContainerStatus, PodObject, PodSpec, PodStatus, Terminated
+from orchestra.operator.kinds import PodObject, PodSpec
 from orchestra.operator.lost_nodes import Losses
 from orchestra.operator.pods import PodOptions
 from orchestra.plan import status
