@@ -212,19 +212,28 @@ class Elector:
 
     async def _release(self) -> None:
         """Let the next one start at once. Best effort: a lease that is not released ends by itself."""
-        lease, left = self._held, self.left()
-        self._renewed = None
-        if lease is None:
-            return
-        spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=_now())
+        left, self._renewed = self.left(), None
         try:
             async with asyncio.timeout(min(left, self._options.renew / 2)):  # as a renewal: a busy server answers late
-                await self._client.replace(
-                    LEASES, self._key, Lease(metadata=lease.metadata, spec=spec), Lease, urgent=True
-                )
-            _log.info("%s released lease %s", self.identity, self._key)
+                # A renewal that was cut off may have been written: then what we hold is old, and read again.
+                if await self._let_go(self._held) or await self._let_go(None):
+                    _log.info("%s released lease %s", self.identity, self._key)
         except (KubeError, TimeoutError) as error:
-            _log.warning("lease %s was not released: %s", self._key, error)
+            _log.warning("lease %s was not released: %s", self._key, error or "no answer")
+
+    async def _let_go(self, lease: Lease | None) -> bool:
+        if lease is None:
+            lease = await self._client.get_urgently(LEASES, self._key, Lease)
+        if lease.spec.holder_identity != self.identity:
+            return False
+        spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=_now())
+        try:
+            await self._client.replace(LEASES, self._key, Lease(metadata=lease.metadata, spec=spec), Lease, urgent=True)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            return False
+        return True
 
     def _record(self, before: LeaseSpec, *, acquired: bool = False) -> LeaseSpec:
         now = _now()

@@ -59,6 +59,7 @@ class Server:
         self.lease: dict[str, object] | None = None
         self.version = 0
         self.fault: Callable[[], Awaitable[web.Response | None]] | None = None
+        self.answering: Callable[[], Awaitable[None]] | None = None
         self.requests = 0
 
     def holder(self) -> object:
@@ -79,6 +80,8 @@ class Server:
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)
         self.lease = body
+        if self.answering is not None:
+            await self.answering()
         return web.json_response(body)
 
 
@@ -126,6 +129,27 @@ def test_the_lease_is_released_only_after_the_work_has_ended() -> None:
         await eventually("the next leads at once", second.leading, timeout=PATIENT.duration / 10)
         next_one.cancel()
         await asyncio.wait({next_one})
+
+    with_server(test)
+
+
+def test_a_renewal_that_is_cut_off_after_it_was_written_does_not_keep_the_lease() -> None:
+    async def test(server: Server, client: Client) -> None:
+        never = asyncio.Event()
+
+        async def hang_once() -> None:
+            server.answering = None
+            await never.wait()
+
+        leader = candidate(client, "leader")
+        task = asyncio.create_task(leader.lead(for_ever))
+        await eventually("it leads", leader.leading)
+        version, server.answering = server.version, hang_once
+        await eventually("it renewed, and waits for the answer", lambda: server.version > version)
+        task.cancel()
+        await asyncio.wait({task})
+        assert server.holder() == ""
+        never.set()
 
     with_server(test)
 
