@@ -45,7 +45,7 @@ def test_deadline_time_to_live_restart_budget_and_pending_timeout_do_what_they_s
     """Four jobs at once; none of them needs torch."""
     site.queue(gpus=1)
     small = {"launcher": "none", "numNodes": 1, "gpusPerNode": 1}
-    site.job("late", ["sh", "-c", "echo begun; sleep 900"], activeDeadlineSeconds=4, **small)
+    site.job("late", ["sh", "-c", "echo begun; exec sleep 900"], activeDeadlineSeconds=4, **small)
     site.job("brief", ["true"], ttlSecondsAfterFinished=2, **small)
     site.job("unlucky", ["sh", "-c", "echo unlucky; exit 3"], maxRestarts=2, **small)
     site.job("stuck", ["true"], image="example.com/no-such:1", lifecycle={"pendingTimeoutSeconds": 4}, **small)
