@@ -26,6 +26,8 @@ from orchestra.sync.worker import REFUSED
 
 _TICK = 0.1
 _MARGIN = 300.0
+_PAUSE = 1.0
+_KILLED = "the upload was killed"
 
 
 class FetchFailed(Exception):
@@ -47,6 +49,7 @@ class Mover:
         self._log = folder.root / "nodes" / "sync" / "logs" / f"attempt-{attempt}.log"
         self._sender: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
+        self._turn = threading.Lock()
         remote_code = code if code is not None and code.source in ("git", "s3") else None
         bucket = remote_code if remote_code and remote_code.source == "s3" else None
         has_code = bool(remote_code or (sync and sync.code))
@@ -107,12 +110,27 @@ class Mover:
         """Begins to send, if there is anywhere to."""
         if self.orders.output:
             self._sender = self._start("send", lambda _: None)
+            threading.Thread(target=self._tend, daemon=True).start()
+
+    def _tend(self) -> None:
+        """A sender that was killed is started anew, as a kubelet does it."""
+        while (sender := self._sender) is not None:
+            sender.wait()
+            time.sleep(_PAUSE)
+            with self._turn:
+                if self._sender is sender:
+                    self._sender = self._start("send", lambda _: None)
 
     def finish(self) -> str | None:
         """The last round. Returns why not everything is there, or None."""
-        sender, self._sender = self._sender, None
+        with self._turn:
+            sender, self._sender = self._sender, None
         if sender is None:
             return None
+        unsent = self._last_round(sender)
+        return self._last_round(self._start("send", lambda _: None)) if unsent == _KILLED else unsent
+
+    def _last_round(self, sender: subprocess.Popen[bytes]) -> str | None:
         if sender.stdin is not None:
             sender.stdin.close()  # not a signal: one that is just starting would die of it, and send nothing
         try:
@@ -121,13 +139,13 @@ class Mover:
             sender.kill()
             sender.wait()
         self._join()
-        if sender.returncode == 0:
-            return None
+        if sender.returncode <= 0:
+            return _KILLED if sender.returncode else None
         try:
             told = json.loads((Path(self.orders.state) / "sent.json").read_bytes())
         except (OSError, ValueError):
             told = {}
-        return str(told.get("message") or "the upload was killed")
+        return str(told.get("message") or _KILLED)
 
     def _start(self, verb: str, told: Callable[[str], None]) -> subprocess.Popen[bytes]:
         file = self._folder.root / "sync" / f"{verb}.json"

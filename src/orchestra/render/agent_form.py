@@ -154,13 +154,14 @@ LOCAL_OUTPUT_DIR={shlex.quote(output)}
 stopping= nap=
 upload() {{
 {only_one if shared else ""}  # Half-written files stay at home: half a checkpoint looks like a whole one.
-  aws s3 sync --no-progress --exclude '*.tmp' --exclude '*.part' "$LOCAL_OUTPUT_DIR" "$S3_OUTPUT_DIR"
+  aws s3 sync --no-progress --exclude '*.tmp' --exclude '*.part' --exclude '*tmp-*' "$LOCAL_OUTPUT_DIR" "$S3_OUTPUT_DIR"
 }}
 trap 'stopping=1; kill "$nap" 2>/dev/null' TERM
 while [ -z "$stopping" ]; do
   sleep "${{SYNC_SECONDS:-{sync.interval}}}" &
   nap=$!
   wait "$nap"
-  upload || echo "the upload failed" >&2
+  [ -n "$stopping" ] || upload || echo "the upload failed" >&2
 done
+upload  # once more, whatever it was doing when the trainer ended
 """

@@ -12,6 +12,7 @@ from orchestra.render.env import container_env, container_env_from
 from orchestra.render.labels import COMPONENT, JOB, WORKER, pod_labels
 from orchestra.render.launch import Launching
 from orchestra.render.site import Site
+from orchestra.render.steps import folders
 from orchestra.render.volumes import Volumes
 
 GPU = "nvidia.com/gpu"
@@ -36,7 +37,7 @@ def pod_template(
         "image": plan.template.image,
         **_present("imagePullPolicy", plan.template.image_pull_policy),
         **process,
-        **_present("workingDir", plan.launch.working_dir),
+        **_present("workingDir", plan.launch.working_dir or folders(plan).code),
         "env": container_env(plan, launch, site),
         **_present("envFrom", container_env_from(plan)),
         "ports": [{"name": port_name(site), "containerPort": _port(plan)}, *process.get("ports", [])],

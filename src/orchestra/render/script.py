@@ -198,7 +198,7 @@ SYNC_SECONDS="${{SYNC_SECONDS:-{plan.sync.interval}}}"
 upload() {{
 {only_one}  [ -d "$LOCAL_OUTPUT_DIR" ] || return 0
   # Files that are still being written stay at home: half a checkpoint looks like a whole one.
-  aws s3 sync --no-progress --exclude '*.tmp' --exclude '*.part' "$LOCAL_OUTPUT_DIR" "$S3_OUTPUT_DIR"
+  aws s3 sync --no-progress --exclude '*.tmp' --exclude '*.part' --exclude '*tmp-*' "$LOCAL_OUTPUT_DIR" "$S3_OUTPUT_DIR"
 }}
 keep_uploading() {{
   while :; do

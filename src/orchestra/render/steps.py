@@ -57,12 +57,20 @@ def preparation(plan: Plan, run: str = "") -> list[str]:
     if where.output and sync and can_aws(sync.output):
         fetch = _download(str(sync.output), where.output, run)
         lines += _section("output of earlier runs, to resume from", [f"mkdir -p {where.output}", fetch])
-    if plan.launch.working_dir:
-        lines += [f"cd {shlex.quote(plan.launch.working_dir)}"]
+    if plan.launch.working_dir or where.code:
+        lines += [f"cd {shlex.quote(plan.launch.working_dir or str(where.code))}"]
+    lines += _links(where)
     lines += _environment(plan, run)
     if plan.launch.setup:
         lines += _section("set-up command", [run + shlex.join(plan.launch.setup)])
     return lines
+
+
+def _links(where: Folders) -> list[str]:
+    """`data` and `out` beside fetched code, as in the scripts that people know, unless the code has its own."""
+    places = {"data": where.data, "out": where.output} if where.code else {}
+    lines = [f"[ -e {name} ] || ln -s {shlex.quote(place)} {name}" for name, place in places.items() if place]
+    return _section("data and outputs beside the code", lines) if lines else []
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -193,7 +193,11 @@ def _bring_back(orders: Orders, remote: Remote, url: str, folder: Path, mark: Pa
 def _alone(folder: Path) -> Iterator[None]:
     """Once a node: whoever comes second waits, and finds everything here."""
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    beside = folder.with_name(f".{folder.name}.lock")
+    own_disk = folder.is_mount() or not os.access(
+        folder.parent, os.W_OK
+    )  # a pod's volume, below a root that is not ours
+    handle = os.open(folder / ".orchestra.lock" if own_disk else beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

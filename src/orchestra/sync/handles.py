@@ -57,5 +57,5 @@ def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
 def _entered(handle: int, name: str, *, make: bool) -> int:
     if make:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=handle)
+            os.mkdir(name, 0o777, dir_fd=handle)
     return os.open(name, _INSIDE, dir_fd=handle)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 from orchestra.sync.errors import Missing, NoAccess, NoRoom, SyncError, Unreachable
@@ -24,11 +25,13 @@ def bring(what: str, url: str, folder: Path) -> None:
         if json.loads(mark.read_text()) == {"url": url}:
             say(f"{what}: {url} is here already")
             return
+    if not os.access(Path.home(), os.W_OK):  # a container's user without a home
+        os.environ.setdefault("HF_HOME", str(folder / ".cache" / "huggingface"))
     try:
         from huggingface_hub import errors as hub
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise SyncError(f"{url}: needs the package huggingface_hub; pip install huggingface_hub") from error
+        raise SyncError(f"{url}: needs the package huggingface_hub; pip install 'orchestra[hub]'") from error
     told = Told(what)
     try:
         snapshot_download(repository, repo_type=kind, revision=revision, local_dir=folder)

@@ -41,7 +41,7 @@ def fetch(
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft, dir_fd=folder)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder)
             with os.fdopen(descriptor, "wb", buffering=0) as file:
                 digest, length = hasher(), 0
                 for piece in _ranges(remote, key, size, etag):

@@ -305,6 +305,8 @@ def _drop_defaults(findings: Findings) -> None:
     workspace = findings.queue.get("storage", {}).get("workspace")
     if workspace and findings.job.get("workingDir") == workspace.get("mountPath", "/app"):
         del findings.job["workingDir"]
+    if findings.job.get("sync", {}).get("code") and findings.job.get("workingDir") == "/app":
+        del findings.job["workingDir"]  # where such code is anyway
 
 
 def _finished(findings: Findings, name: str, queue_name: str, namespace: str | None) -> Converted:
