@@ -84,7 +84,7 @@ def victims(local: Local) -> dict[str, int]:
     for pid, line in local.processes().items():
         if "orchestra.sync.worker send" in line:
             found["sender"] = pid
-        elif "agent.pyz" in line and " run " in line:
+        elif "agent-" in line and " run " in line:
             found["agent"] = pid
         elif "train.py" in line and "agent" not in line:
             found["program"] = pid
@@ -124,7 +124,7 @@ def test_whoever_is_killed_nothing_reported_is_lost(
 
     killed: dict[str, int] = {}
     last = 0
-    for number in range(rounds):
+    while (number := sum(killed.values())) < rounds:
         wait_until("one more checkpoint is in the store", lambda least=last: reported() > least, timeout=600)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 1.5))
         who = chance.choice(["sender", "agent", "program", "server"])
@@ -135,6 +135,7 @@ def test_whoever_is_killed_nothing_reported_is_lost(
         elif (pid := victims(local).get(who)) is not None:
             os.kill(pid, signal.SIGKILL)
         else:
+            time.sleep(0.2)
             continue  # it is just being started
         killed[who] = killed.get(who, 0) + 1
         promised = reported()

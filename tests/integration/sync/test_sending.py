@@ -123,8 +123,8 @@ def test_the_end_sends_everything_that_is_complete(url: str, tmp_path: Path) -> 
     assert json.loads((here / "state" / "sent.json").read_text())["state"] == "synced"
 
 
-def hub_environment(hub: object, tmp_path: Path) -> dict[str, str]:
-    return os.environ | {"HF_ENDPOINT": str(hub.url), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}  # type: ignore[attr-defined]
+def hub_environment(url: str, tmp_path: Path) -> dict[str, str]:
+    return os.environ | {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_hub_is_asked_once_a_node_and_then_no_more(tmp_path: Path, url: str, k
         made = Orders(data=url, data_folder=str(tmp_path / "data"), state=str(tmp_path / "state"))
         file = tmp_path / "orders.json"
         file.write_bytes(msgspec.json.encode(made))
-        env = hub_environment(hub, tmp_path)
+        env = hub_environment(hub.url, tmp_path)
         line = [*WORKER, "fetch", str(file)]
         both = [subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         said = [one.communicate(timeout=300)[0] for one in both]
@@ -170,7 +170,9 @@ def test_a_download_from_a_hub_that_was_cut_goes_on_where_it_was(tmp_path: Path)
         line = [*WORKER, "fetch", str(file)]
         done = None
         for _ in range(6):  # the hub's library tries again by itself, some versions of it only when called again
-            done = subprocess.run(line, env=hub_environment(hub, tmp_path), capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                line, env=hub_environment(hub.url, tmp_path), capture_output=True, text=True, check=False
+            )
             if done.returncode == 0:
                 break
             assert not (tmp_path / "data" / "train.bin").exists(), "nothing half under its own name"

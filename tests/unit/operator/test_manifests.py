@@ -36,5 +36,5 @@ def test_some_namespaces_are_told_to_the_operator() -> None:
 def test_the_image_has_the_command_that_the_deployment_calls_and_no_torch() -> None:
     text = (ROOT / "Dockerfile").read_text()
     assert 'ENTRYPOINT ["orchestra"]' in text
-    assert "[cluster,sync]" in text
+    assert "[cluster,sync,hub]" in text
     assert "USER 65532:65532" in text
