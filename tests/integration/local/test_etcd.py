@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 from local_engine import Local
 from testbed import etcd_v2
+from testbed.ports import free_port
+from testbed.waiting import wait_until
 
 pytestmark = [pytest.mark.etcd_v2, pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -27,10 +31,6 @@ def _etcd_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def etcds(local: Local) -> list[int]:
-    return [pid for pid, words in local.processes().items() if "--enable-v2" in words]
-
-
 def test_two_nodes_meet_by_an_etcd_of_the_jobs_own(local: Local, tmp_path: Path) -> None:
     local.submit("old", f"{TRAINING} 0", **OLD)
     job = local.rest("old", SLOW)
@@ -45,10 +45,30 @@ def test_two_nodes_meet_by_an_etcd_of_the_jobs_own(local: Local, tmp_path: Path)
     local.nothing_left()
 
 
-def test_it_ends_with_a_supervisor_that_is_killed(local: Local) -> None:
-    local.submit("doomed", f"{TRAINING} 0.5", restartPolicy="Never", **OLD)
-    local.step("doomed", 1, SLOW)
-    assert len(etcds(local)) == 1
-    os.kill(local.supervisor("doomed"), signal.SIGKILL)
-    local.rest("doomed", SLOW)
-    local.nothing_left(timeout=60)
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = f"""
+import time
+from pathlib import Path
+from orchestra.local import etcd
+with etcd.running(etcd.usable()[0], "127.0.0.1:{free_port()}", Path({str(tmp_path / "etcd")!r})):
+    print("up", flush=True)
+    time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "up\n"
+    assert len(serving_in(tmp_path)) == 1
+    parent.kill()
+    parent.communicate()
+    wait_until("etcd is gone", lambda: not serving_in(tmp_path), timeout=60)
+
+
+def serving_in(folder: Path) -> list[int]:
+    """Those whose data are there."""
+    words = f"--data-dir={folder}/etcd/data".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if words in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
