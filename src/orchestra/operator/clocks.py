@@ -28,8 +28,12 @@ def past_deadline(seen: Observation, current: TorchrunJobStatus, now: float) -> 
 
 
 def time_to_live(seen: Observation) -> int | None:
-    """Seconds that a finished job stays."""
-    return seen.plan.lifecycle.ttl_seconds_after_finished if seen.plan is not None else None
+    """Seconds that a finished job stays. Its own word holds though its queue is gone."""
+    if seen.plan is not None:
+        return seen.plan.lifecycle.ttl_seconds_after_finished
+    spec = seen.job.spec
+    lifecycle = spec.lifecycle.ttl_seconds_after_finished if spec.lifecycle is not None else None
+    return spec.ttl_seconds_after_finished if spec.ttl_seconds_after_finished is not None else lifecycle
 
 
 def _deadline(seen: Observation) -> int | None:

@@ -170,6 +170,8 @@ def test_deadline_ttl_and_pending_timeout() -> None:
         job("Succeeded", 1, ttlSecondsAfterFinished=10), completion_time=status.timestamp(NOW - 11)
     )
     assert decide(seen(over), NOW).delete_job
+    orphan = Observation(job=over, plan=None, problems=(), queue_missing=True, pods=(), progress=None)
+    assert decide(orphan, NOW).delete_job, "though its queue is gone"
     fresh = status.with_status(over, completion_time=status.timestamp(NOW - 4))
     assert not decide(seen(fresh), NOW).delete_job
     assert decide(seen(fresh), NOW).look_again == pytest.approx(6)
