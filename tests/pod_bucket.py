@@ -38,11 +38,11 @@ class PodBucket:
         """A folder, as `aws s3 sync` would."""
         up(folder, self.remote(path))
 
-    def secret(self, cluster: Cluster, namespace: str, **wrong: str) -> None:
+    def secret(self, cluster: Cluster, namespace: str, name: str = SECRET, **wrong: str) -> None:
         """The credentials as a Secret of a namespace."""
         values = self.server.environment() | wrong
-        data = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
-        body: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "data": data}
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
         cluster.api.create(f"/api/v1/namespaces/{namespace}/secrets", body)
 
 

@@ -115,7 +115,7 @@ def running(container: str = "training") -> Iterator[Azurite]:
              "--blobHost", "127.0.0.1", "--blobPort", made.port]  # fmt: skip
     try:
         processes.start(_NAME, [str(word) for word in words], die_with_parent=True, cwd=folder.path)
-        wait_until("Azurite answers", made.make_container, timeout=120)
+        wait_until("Azurite answers", made.make_container, timeout=300)
         yield made
     finally:
         processes.stop_all(timeout=0)

@@ -111,7 +111,8 @@ class _Venv:
 
 class _Conda:
     def __init__(self, orders: Mapping[str, Any], env: Mapping[str, str]) -> None:
-        self._env, self._version = env, orders.get("python") or ""
+        self._env, self._version = dict(env), orders.get("python") or ""
+        self._env.setdefault("MAMBA_ROOT_PREFIX", f"{orders['cache']}/mamba")  # micromamba has no place of its own
         self._conda = next((found for name in ("conda", "mamba", "micromamba")
                             if (found := shutil.which(name, path=env.get("PATH")))), None)  # fmt: skip
         if self._conda is None:
@@ -121,7 +122,8 @@ class _Conda:
     def create(self, folder: Path) -> None:
         """A whole Python of its own."""
         python = f"python={self._version}" if self._version else "python"
-        _run([str(self._conda), "create", "-y", "-q", "-p", str(folder), python, "pip"], self._env,
+        channel = ["-c", "conda-forge"] if str(self._conda).endswith("micromamba") else []  # it has none by default
+        _run([str(self._conda), "create", "-y", "-q", "-p", str(folder), *channel, python, "pip"], self._env,
              "the conda environment could not be made")  # fmt: skip
 
 

@@ -147,3 +147,29 @@ def test_the_whole_script_as_one_job(site: OnCluster, bucket: PodBucket, code: P
     assert any(key.startswith("out/") and "tfevents" in key for key in keys), keys
     told = site.cluster.kubectl("-n", site.namespace, "get", "pods,events,torchrunjobs,configmaps", "-o", "yaml")
     assert bucket.server.secret_key not in told + log
+
+
+def test_what_cannot_be_fetched_fails_the_job_with_its_reason(site: OnCluster, bucket: PodBucket, code: Path) -> None:
+    """Wrong credentials, and data that is not there: one refusal each, no second try, and nothing started."""
+    prefix = f"wrong/{site.namespace}"
+    bucket.upload(code, f"{prefix}/code")
+    bucket.secret(site.cluster, site.namespace, **{"AWS_SECRET_ACCESS_KEY": "a-wrong-secret-0123456789"})
+    bucket.secret(site.cluster, site.namespace, name="good-keys")
+    made = the_example(bucket, prefix)
+    site.cluster.api.create(site.path("torchrunqueues"), made["queue"])
+    for name, secret in (("denied", SECRET), ("missing", "good-keys")):
+        job = yaml.safe_load(yaml.safe_dump(made["job"]))
+        job["metadata"]["name"] = name
+        job["spec"]["sync"]["secretName"] = secret
+        job["spec"]["sync"]["output"] += f"/{name}"
+        site.cluster.api.create(site.path("torchrunjobs"), job)
+    for name, words in (("denied", "access was denied"), ("missing", "there is nothing at s3://")):
+        status = site.rest(name).status
+        assert status is not None
+        assert status.failure is not None
+        assert (status.phase, status.attempt, status.failure.reason) == ("Failed", 1, "SyncRefused"), status
+        assert words in (status.failure.message or "")
+        assert words in site.cli("why", name, "-n", site.namespace).stdout
+    told = site.cluster.kubectl("-n", site.namespace, "get", "pods,events,torchrunjobs", "-o", "yaml")
+    assert "a-wrong-secret" not in told
+    assert bucket.server.secret_key not in told

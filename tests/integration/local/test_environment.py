@@ -56,3 +56,32 @@ def test_what_cannot_be_made_is_said(
     assert job.status.failure is not None
     assert job.status.failure.reason == "Setup"
     assert words in (job.status.failure.message or ""), job.status.failure
+
+
+@pytest.mark.parametrize("name", ["conda", "micromamba"])
+def test_a_conda_environment_is_made_where_there_is_one(
+    local: Local, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A stand-in that makes a venv: no real conda, and no channel of packages, is within reach of the tests."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    said = tmp_path / "said.txt"
+    script = f"""#!/bin/sh
+echo "$@" >> {said}
+while [ "$1" != -p ]; do shift; done
+{sys.executable} -m venv "$2"
+"""
+    (bin_folder / name).write_text(script)
+    (bin_folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    (project / "train.py").write_text("import sys, tiny\nprint(tiny.WORD, sys.prefix, flush=True)\n")
+    local.submit("conda", ["python", "train.py"], launcher="none", folder=project, restartPolicy="Never",
+                 environment={"requirements": "requirements.txt", "manager": "conda", "python": "3.11"})  # fmt: skip
+    job = local.rest("conda", timeout=240)
+    assert job.status is not None
+    assert job.status.phase == "Succeeded", local.log("conda")
+    (line,) = said.read_text().splitlines()
+    assert line.startswith("create -y -q -p ")
+    assert line.endswith("python=3.11 pip")
+    assert ("-c conda-forge" in line) == (name == "micromamba")
+    assert f"tiny is here {local.home.root}/environments/env-" in local.log("conda")

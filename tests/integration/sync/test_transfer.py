@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ import pytest
 from orchestra.api.problem import Invalid
 from orchestra.sync.errors import Changed, Missing, NoAccess, Unreachable
 from orchestra.sync.landing import fetch
+from orchestra.sync.outputs import Holder, Outputs
 from orchestra.sync.pace import Patience
 from orchestra.sync.remote import Remote, located
 from orchestra.sync.transfer import MARKER, Moving, down, up
 from testbed.object_store import ObjectStore
 from testbed.proxy import TcpProxy
+from testbed.refusing_proxy import RefusingProxy
 
 
 @pytest.fixture
@@ -231,6 +234,52 @@ def test_a_server_that_only_says_slow_down_is_given_up_with_its_answer(
         with pytest.raises(Unreachable, match="the server answered 503 SlowDown"):
             remote.get("k")
         assert kind.asked == 4
+
+
+def test_a_real_server_that_refuses_a_third_of_all_requests_loses_nothing(
+    s3: ObjectStore, url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        (folder / f"{number}.bin").write_bytes(os.urandom(1000 + number))
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    with RefusingProxy(s3.address, 0.33, random.Random(seed)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        remote = Remote(url, patience=Patience(seconds=600, tries=200, first_wait=0.02, longest_wait=0.3))
+        up(folder, remote, "out")
+        assert up(folder, remote, "out").files == 0
+        down(remote, "out", tmp_path / "new")
+        mine = Outputs(remote)
+        fence = mine.take_fence(Holder("job", "uid", 1))
+        mine.publish(folder, ["checkpoint_1.pt", "current_ckpt.pt"], 7, fence)
+        assert mine.resume(tmp_path / "resumed") is not None
+        assert proxy.refusals > 20, proxy.served
+    assert files(tmp_path / "new") == files(folder)
+    assert (tmp_path / "resumed" / "current_ckpt.pt").read_bytes() == (folder / "current_ckpt.pt").read_bytes()
+
+
+def test_a_server_that_is_slow_and_stands_still_now_and_then_loses_nothing(
+    s3: ObjectStore, url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TcpProxy(s3.address) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        stop = threading.Event()
+
+        def disturb() -> None:
+            while not stop.wait(0.05):
+                proxy.freeze()
+                stop.wait(0.2)
+                proxy.thaw()
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            up(folder, Remote(url, patience=Patience(seconds=300)), "out")
+            down(Remote(url, patience=Patience(seconds=300)), "out", tmp_path / "new")
+        finally:
+            stop.set()
+            thread.join()
+    assert files(tmp_path / "new") == files(folder)
 
 
 def test_missing_credentials_are_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
