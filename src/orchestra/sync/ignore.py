@@ -151,8 +151,9 @@ def _unmarked(pattern: str) -> str:
 
 def _rule(line: str, where: str) -> Rule | None:
     line = line if line.endswith("\\ ") else line.rstrip(" ")  # git strips blanks, pathspec tabs as well
+    meant = f"{line}*/" if line.endswith("/**/") else line  # folders inside; pathspec would take the folder itself, too
     try:
-        regex, ignores = GitIgnoreSpecPattern.pattern_to_regex(line)
+        regex, ignores = GitIgnoreSpecPattern.pattern_to_regex(meant)
     except GitIgnorePatternError:
         return None
     if regex is None or ignores is None:

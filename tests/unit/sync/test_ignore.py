@@ -53,6 +53,8 @@ _FILES = st.lists(_LINES, max_size=5).map("\n".join)
 @example(paths=["a/b/a.x", "b"], root="*/", nested="!b")
 @example(paths=["a/a.x", "a/b.x"], root="*.x", nested="!a.x")
 @example(paths=["a/b", "b"], root="*\n!*/", nested="")
+@example(paths=["a/a", "a/b/c", "b/a/x"], root="a/**/", nested="")
+@example(paths=["a/b/c", "b/c"], root="/**/", nested="!b/")
 def test_gitignore_files_mean_what_they_mean_to_git(paths: list[str], root: str, nested: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
