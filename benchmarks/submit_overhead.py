@@ -35,6 +35,13 @@ def milliseconds(action: Callable[[], object]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
+def cpu_milliseconds(action: Callable[[], object]) -> float:
+    """What it costs on a machine that has nothing else to do: the time on a CPU."""
+    began = time.process_time()
+    action()
+    return (time.process_time() - began) * 1000
+
+
 def main() -> None:
     """Measure and print."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
@@ -47,6 +54,7 @@ def main() -> None:
         new = milliseconds(lambda: codes.keep(folder))
         codes.keep(folder)
         unchanged = statistics.median(milliseconds(lambda: codes.keep(folder)) for _ in range(runs))
+        cpu = statistics.median(cpu_milliseconds(lambda: codes.keep(folder)) for _ in range(runs))
         edited = []
         for run in range(runs):
             for number in range(5):
@@ -60,6 +68,7 @@ def main() -> None:
     print(f"snapshot of {_FILES:,} files for a job, median of {runs}:")
     print(f"  unchanged {unchanged:.0f} ms, five edits {statistics.median(edited):.0f} ms, new {new:.0f} ms; "
           f"a copy {copy:.0f} ms: unchanged is {copy / unchanged:.1f} times faster")  # fmt: skip
+    print(f"  unchanged on the CPU {cpu:.0f} ms; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":

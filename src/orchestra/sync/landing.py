@@ -30,10 +30,12 @@ def fetch(
     etag: str | None = None,
     hash: str | None = None,
     count: Count | None = None,
+    durable: bool = True,
 ) -> str:
     """Bring an object to `path` below the open folder `root`; returns its hash.
 
-    It is written to `<path>.partial`, its hash taken on the way, flushed to disk, and renamed. `Damaged` where size
+    It is written to `<path>.partial`, its hash taken on the way, flushed to disk, and renamed. Without `durable` the
+    disk takes its time: right for what is looked at again before it is used. `Damaged` where size
     or hash is another, `Changed` where it is no longer the object of that etag. No link is followed.
     """
     with parent_of(root, path) as (folder, name):
@@ -54,7 +56,8 @@ def fetch(
                     raise Damaged(
                         f"{remote.url}/{key} is damaged: its {'size' if length != size else 'hash'} is another"
                     )
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
             return digest.hexdigest()
         except OSError as error:

@@ -196,8 +196,9 @@ def down(remote: Remote, prefix: str, folder: Path, *, progress: Progress | None
     """Download everything below a prefix, what is not here yet, each file complete or not there.
 
     A prefix that is itself an object is that one file. A file is taken to be here if its size and time are those of
-    the object, which is how we leave it. Names that lead out of the folder, or are one on some disks, refuse the
-    whole transfer before the first byte.
+    the object, which is how we leave it: a file that a power cut left short is fetched again, so nobody waits for the
+    disk here. Names that lead out of the folder, or are one on some disks, refuse the whole transfer before the first
+    byte.
     """
     items = [item for item in remote.listing(prefix) if _path(prefix, item) != MARKER]
     if not items:
@@ -216,7 +217,7 @@ def down(remote: Remote, prefix: str, folder: Path, *, progress: Progress | None
 
     def take(item: Item) -> None:
         path = _path(prefix, item)
-        digest = fetch(remote, item.key, item.size, root, path, etag=item.etag, count=counter.bytes)
+        digest = fetch(remote, item.key, item.size, root, path, etag=item.etag, count=counter.bytes, durable=False)
         if path in promised and promised[path].hash != digest:
             newer.append(path)
         stamp = item.modified.timestamp()
