@@ -16,6 +16,8 @@ WORKSPACE_URL = "http://orchestra-workspace.orchestra-system.svc:8080"
 _TOKEN = "/var/run/orchestra-token"  # noqa: S105 -- a folder
 _STATE = "/run/orchestra"
 FETCH, SEND = "orchestra-fetch", "orchestra-send"
+LAST_UPLOAD = 300
+"""Seconds after the trainer's end, a good one too, in which the sidecar sends what is not in the store yet."""
 REFUSED = 3
 """Exit code of `orchestra.sync.worker`: another try would find the same."""
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
@@ -58,7 +60,7 @@ def moving(plan: Plan, index: int, attempt: int, uid: str, image: str, url: str,
     orders: Json = {
         "job": plan.job, "uid": uid, "attempt": attempt, "node": index, "nodes": plan.node_count,
         "state": f"{_STATE}/sync", "logs": f"{_STATE}/state/logs",
-        "grace": plan.lifecycle.grace_period_seconds or 30,
+        "grace": LAST_UPLOAD,
     }  # fmt: skip
     fetch_mounts: list[Json] = []
     if code is not None or (sync and sync.code):

@@ -12,7 +12,7 @@ from orchestra.operator import elastic, names
 from orchestra.operator.kinds import JOB_LABEL, ROLE_LABEL
 from orchestra.operator.lost_nodes import with_our_tolerations
 from orchestra.operator.manifests import IMAGE
-from orchestra.operator.moving import WORKSPACE_URL, moving, own_workspace
+from orchestra.operator.moving import LAST_UPLOAD, WORKSPACE_URL, moving, own_workspace
 from orchestra.plan import Plan
 from orchestra.plan.merge import merge
 from orchestra.plan.where import ETCD_IMAGE
@@ -85,13 +85,18 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
         **_placement(plan, options),
         "hostname": name,
         "subdomain": plan.job,
-        "terminationGracePeriodSeconds": (plan.lifecycle.grace_period_seconds or 0) + _STOP_MARGIN,
+        "terminationGracePeriodSeconds": _patience(plan),
         **({"initContainers": moved.containers} if moved.containers else {}),
         "containers": [trainer],
         "volumes": [*volumes, *moved.volumes],
     }
     metadata = {"name": name, "labels": names.labels(plan, "worker", attempt, index), "ownerReferences": [owner]}
     return _over_template(plan, metadata, pod_spec)
+
+
+def _patience(plan: Plan) -> int:
+    sends = plan.sync is not None and plan.sync.output
+    return (plan.lifecycle.grace_period_seconds or 0) + _STOP_MARGIN + (LAST_UPLOAD if sends else 0)
 
 
 def store_pod(plan: Plan, attempt: int, port: int, owner: Json, options: PodOptions = USUAL) -> Json:

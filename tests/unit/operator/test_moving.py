@@ -50,6 +50,7 @@ def test_outputs_are_sent_by_a_native_sidecar_with_the_credentials_of_a_secret()
     assert send["restartPolicy"] == "Always"
     assert {"secretRef": {"name": "keys"}} in fetch["envFrom"]
     assert {"secretRef": {"name": "keys"}} not in spec["containers"][0]["envFrom"]
+    assert spec["terminationGracePeriodSeconds"] == 120 + 10 + 300, "the last upload has time of its own"
     told = orders(send)
     assert (told["output"], told["outputFolder"], told["interval"]) == ("s3://b/out", "/out", 60)
     assert (told["dataFolder"], told["codeFolder"]) == ("/data", "/app")
