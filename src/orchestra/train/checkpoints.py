@@ -20,6 +20,7 @@ from orchestra.train.world import Refused
 
 _log = logging.getLogger("orchestra.train")
 _HALF_AN_HOUR = 1800.0
+_SEEN_LATE = 60.0  # what one node writes, another sees at once, or when its cache of a network's folder has run out
 _WRITE_ERRORS = (
     OSError,
     RuntimeError,
@@ -77,6 +78,7 @@ class Checkpoints:
         self._fence: fencing.Fence | None = None
         self._writer = Writer(self._on_outcome) if asynchronous else None
         self._arena: staging.Arena | None = None
+        self._shared = False
         self._in_flight: int | None = None
         self._handed_over = False
         self._warned: set[str] = set()
@@ -238,6 +240,8 @@ class Checkpoints:
     def _task(self, step: int, sharded: bool, metric: float | None, exports: Sequence[Path]) -> Task:
         self._begin(check=False)
         assert self._fence is not None  # noqa: S101 - begun
+        if sharded:
+            self._refuse_folders_apart()
         writers = self._ranks.size if sharded else 1
         attempt, files = environment.attempt(), tuple(Path(path).absolute() for path in exports)
         rank, size = self._ranks.rank, self._ranks.size
@@ -262,6 +266,21 @@ class Checkpoints:
         if isinstance(begun, str):
             raise Refused(begun)
         self._fence = begun
+
+    def _refuse_folders_apart(self) -> None:
+        """Parts meet in one folder: rank 0 would wait until the time limit for those it cannot see."""
+        if self._shared or self._fence is None:
+            return
+        until = time.monotonic() + _SEEN_LATE
+        while not (seen := fencing.is_seen(self.folder, self._fence)) and time.monotonic() < until:
+            time.sleep(0.5)
+        apart = [rank for rank, sees in enumerate(self._ranks.gather(seen)) if not sees]
+        if apart:
+            raise Refused(
+                f"{self.folder} is not one folder for all nodes (rank {apart[0]} does not see what rank 0 writes): a "
+                "sharded state needs one; give the job storage.checkpoints that all nodes mount, or use DDP"
+            )
+        self._shared = True
 
     def _take_fence(self, check: bool) -> fencing.Fence:
         while True:

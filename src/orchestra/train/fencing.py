@@ -94,6 +94,14 @@ def take(folder: Path, number: int, resumed: str | None) -> Fence | None:
         draft.unlink(missing_ok=True)
 
 
+def is_seen(folder: Path, fence: Fence) -> bool:
+    """Whether this process sees the fence that rank 0 took: whether they share the folder."""
+    try:
+        return bool(json.loads((folder / FENCES / str(fence.number)).read_text())["token"] == fence.token)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
 def refuse_company(folder: Path) -> None:
     """Raise `InUse` if another job's process that is alive holds this folder. An older attempt of this job may.
 

@@ -1,10 +1,11 @@
 """Saves and loads a sharded state, under torchrun with any number of processes.
 
 Its arguments: `save FOLDER` trains two steps under FSDP2 and saves the second (asynchronously, with an unsharded file
-beside it); `load FOLDER` loads it into a model made anew, over as many ranks as there are now, and trains a third step.
+beside it), `nodes FOLDER` does the same with a folder for each rank, as on nodes that share none; `load FOLDER` loads it into a model made anew, over as many ranks as there are now, and trains a third step.
 Each prints the sum of all parameters. A number after that is the rank whose disk is full.
 """
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import fully_shard
 
 from orchestra import train
+from orchestra.train import checkpoints as shared
 
 
 def step(model: Any, optimizer: Any) -> None:
@@ -33,6 +35,9 @@ def total(model: Any) -> float:
 def main() -> None:
     """Play one part."""
     what, folder = sys.argv[1], Path(sys.argv[2])
+    if what == "nodes":
+        what, folder = "save", folder / os.environ["RANK"]
+        shared._SEEN_LATE = 1.0
     world = train.init(folder, seed=1)
     model = torch.nn.Sequential(torch.nn.Linear(7, 13), torch.nn.GELU(), torch.nn.Linear(13, 3))
     for layer in (model[0], model[2], model):

@@ -223,6 +223,12 @@ def alone(saved: dict[str, Any]) -> float:
     return sum(float(parameter.detach().double().sum()) for parameter in model.parameters())
 
 
+def test_a_sharded_state_on_nodes_that_share_no_folder_is_refused_at_once(tmp_path: Path) -> None:
+    output = apart(2, "nodes", str(tmp_path), fails=True)
+    assert "is not one folder for all nodes (rank 1 does not see what rank 0 writes)" in output
+    assert "storage.checkpoints" in output
+
+
 def test_one_rank_whose_disk_is_full_fails_the_save_on_all_and_says_which(tmp_path: Path) -> None:
     output = apart(2, "save", str(tmp_path), "1", fails=True)
     assert output.count("SaveFailed: checkpoint of step 2 not written to") >= 2
