@@ -105,7 +105,9 @@ def _security(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
 def _scheduling(plan: Plan) -> dict[str, Any]:
     scheduling, network = plan.template.scheduling or Scheduling(), plan.template.network or Network()
     scheduler = scheduling.scheduler or ("kai-scheduler" if plan.gang.scheduler == "kai" else None)
-    host = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if network.host_network else {}
+    host: dict[str, Any] = {"hostNetwork": True} if network.host_network else {}
+    if host and "dnsPolicy" not in ((plan.template.pod_template or {}).get("spec") or {}):
+        host["dnsPolicy"] = "ClusterFirstWithHostNet"
     return {
         **_present("schedulerName", scheduler),
         **_present("priorityClassName", scheduling.priority_class_name),

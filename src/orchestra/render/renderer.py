@@ -43,7 +43,11 @@ def render(
             mend = "name it in the queue or the job, or give --image"
             raise Invalid([Problem("spec.image", "a cluster needs an image", mend)])
         job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, image=options.image))
-    site = _site(target, first, options)
+    mpi = target == "trainjob" and mpi_runtime.wants_mpi(first.launch.launcher, first.node_count, options.ssh)
+    long = trainjob.too_long(first.job, first.node_count, mpi) if target == "trainjob" else None
+    if long is not None:
+        raise Invalid([long])
+    site = _site(target, first, mpi)
     port = int(first.nodes[0].env["MASTER_PORT"])
     where = site.where(first.job, first.node_count, port, first.rendezvous.backend)
     planned = plan(queue, job, where)
@@ -51,10 +55,10 @@ def render(
     if strict and warnings:
         raise Invalid(list(warnings))
     draft = Draft(queue, job, planned, site, launching(planned, job, site), options)
-    return Rendered(_WRITERS[target](draft), warnings, _notes(planned))
+    return Rendered(_WRITERS[target](draft), warnings, _notes(planned, options.ssh and not mpi))
 
 
-def _site(target: Target, planned: Plan, options: Options) -> Site:
+def _site(target: Target, planned: Plan, mpi: bool) -> Site:
     name = planned.job
     if target == "statefulset":
         return statefulset.site(name)
@@ -62,13 +66,15 @@ def _site(target: Target, planned: Plan, options: Options) -> Site:
         return batch_job.site(name)
     if target == "pytorchjob":
         return pytorchjob.site(name, planned.elastic)
-    if mpi_runtime.wants_mpi(planned.launch.launcher, planned.node_count, options.ssh):
+    if mpi:
         return mpi_runtime.site(name, trainjob.site(name))
     return trainjob.site(name)
 
 
-def _notes(planned: Plan) -> list[str]:
+def _notes(planned: Plan, ssh_in_vain: bool) -> list[str]:
     notes = list(planned.notes)
+    if ssh_in_vain:
+        notes.append("--ssh changes nothing here: it is for deepspeed on several nodes with --target trainjob")
     if planned.rendezvous.backend == "etcd-v2":
         notes.append("etcd-v2 needs python-etcd in the image; c10d needs nothing")
     if planned.sync is not None:

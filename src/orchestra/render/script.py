@@ -229,7 +229,8 @@ def _launch(launch: Launching) -> str:
     lines = [f"  exec {shell(head)}", *(f"    {shell(word)}" for word in options)]
     if program:
         lines.append("    " + " ".join(shell(word) for word in program))
-    return "# --- launch\nlaunch() {\n" + " \\\n".join(lines) + "\n}\n"
+    title = "# --- launch" if launch.options else "# --- launch, as it is"
+    return f"{title}\nlaunch() {{\n" + " \\\n".join(lines) + "\n}\n"
 
 
 def shell_line(words: list[Word]) -> str:

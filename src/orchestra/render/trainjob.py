@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestra.api.problem import Problem
 from orchestra.render import mpi_runtime
 from orchestra.render.batch_job import INDEX
 from orchestra.render.draft import Draft
@@ -16,6 +17,7 @@ from orchestra.render.model import Manifest
 from orchestra.render.site import Site, field_ref
 from orchestra.render.words import NODE_RANK
 
+_LABEL, _RANDOM_PART = 63, 6
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 
 
@@ -29,6 +31,16 @@ def site(job: str) -> Site:
         node_rank=field_ref(INDEX),
         rank_fallback="0",
     )
+
+
+def too_long(job: str, nodes: int, mpi: bool) -> Problem | None:
+    """JobSet refuses names whose pods would not fit into a label; it says so in a log that nobody reads."""
+    longest = max([f"{job}-node-0-{nodes - 1}", *([f"{job}-launcher-0-0"] if mpi else [])], key=len)
+    over = len(longest) + _RANDOM_PART - _LABEL
+    if over <= 0:
+        return None
+    reason = f"JobSet would name a pod {longest}-xxxxx, which is {over} characters too long"
+    return Problem("metadata.name", reason, f"at most {len(job) - over} characters, for --target trainjob")
 
 
 def trainjob(draft: Draft) -> list[Manifest]:

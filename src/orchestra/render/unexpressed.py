@@ -116,6 +116,10 @@ def _rendezvous(found: Given, plan: Plan) -> Iterator[Unexpressed]:
         for name in ("rdzvBackend", "rdzvEndpoint"):
             reason = "deepspeed meets at the first node, without a store"
             yield from found.lost(f"distributed.{name}", reason, "remove it, or launch with torchrun")
+    elif plan.rendezvous.backend == "static":
+        yield from found.lost(
+            "distributed.rdzvEndpoint", "static meets at the first node, without a store", "remove it"
+        )
 
 
 def _code(found: Given, plan: Plan) -> Iterator[Unexpressed]:

@@ -12,10 +12,19 @@ SMOKE = "python -m orchestra.train.smoke --epochs 2"
 LOSS = 0.03854496  # of the same job on the embedded engine, and as a TorchrunJob
 _DONE = re.compile(r"\[DONE\] steps=(\d+) loss=([0-9.]+)")
 _SCRIPT = """
-import os, sys, time
-print("VERSION one", flush=True)
-sys.argv = ["smoke", "--epochs", "2", "--checkpoint-every", "2", "--step-delay", sys.argv[1], "--output-dir", "/out"]
+import os, sys, time, types
+from orchestra.train.smoke import training
 from orchestra.train.smoke.__main__ import main
+print("VERSION one", flush=True)
+HOLD, pauses = True, 0
+def sleep(seconds):  # some quick steps; then it waits for whatever is done with it, for some minutes
+    global pauses
+    pauses += 1
+    until = time.time() + (600 if HOLD and pauses > 5 else 0)
+    while time.time() < until and not os.path.exists(os.environ["ORCHESTRA_STOP_FILE"]):
+        time.sleep(0.1)
+training.time = types.SimpleNamespace(**{**vars(time), "sleep": sleep})
+sys.argv = ["smoke", "--epochs", "2", "--checkpoint-every", "2", "--step-delay", "0.1", "--output-dir", "/out"]
 sys.exit(main())
 """
 
@@ -57,7 +66,7 @@ def heard(text: str) -> set[int]:
 def edits_and_restarts(deployed: Any, target: str, meanwhile: Callable[[], None] = lambda: None) -> None:
     """The manual mode: a new script into all workers, and all ranks run it in the same pods."""
     (deployed.folder / "train.py").write_text(_SCRIPT)
-    command = "python /run/orchestra/train.py 0.5"
+    command = "python /run/orchestra/train.py"
     setup = "sh -c 'while [ ! -f /run/orchestra/train.py ]; do sleep 0.2; done'"
     deployed.orchestra("apply", "--target", target, deployed.file("edits", command, setupCommand=setup))
     deployed.wait_for_pods("edits", 2)
@@ -65,7 +74,7 @@ def edits_and_restarts(deployed: Any, target: str, meanwhile: Callable[[], None]
     deployed.wait_for_step("edits", 4, nodes=2)
     meanwhile()
     before = {pod["metadata"]["uid"] for pod in deployed.pods("edits")}
-    newer = _SCRIPT.replace("VERSION one", "VERSION two").replace("sys.argv[1]", "'0'")
+    newer = _SCRIPT.replace("VERSION one", "VERSION two").replace("HOLD, pauses = True", "HOLD, pauses = False")
     (deployed.folder / "train.py").write_text(newer)
     deployed.orchestra("cp", "edits", "train.py", ":/run/orchestra/train.py")
     deployed.orchestra("restart", "edits")

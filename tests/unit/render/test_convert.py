@@ -72,6 +72,40 @@ spec:
         - {name: models, persistentVolumeClaim: {claimName: models-pvc}}
 """
 
+OLDER_TRAIN_JOB = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: myllm-sft-h100-distributed-job, namespace: default}
+spec:
+  trainingRuntime: deepspeed-distributed
+  replicas: 2
+  replicaSpecs:
+    launcher:
+      replicas: 1
+      template:
+        metadata: {labels: {app.kubernetes.io/name: trainjob}}
+        spec:
+          affinity:
+            podAntiAffinity:
+              requiredDuringSchedulingIgnoredDuringExecution:
+                - labelSelector: {matchLabels: {app.kubernetes.io/name: trainjob}}
+                  topologyKey: kubernetes.io/hostname
+          containers:
+            - name: launcher
+              image: your-registry/myllm-framework:latest
+              command: [deepspeed, --num_gpus, "4", train.py, --config, configs/sft.yaml]
+              resources: {limits: {nvidia.com/gpu: 4}}
+    worker:
+      replicas: 1
+      template:
+        metadata: {labels: {app.kubernetes.io/name: trainjob}}
+        spec:
+          containers:
+            - name: worker
+              image: your-registry/myllm-framework:latest
+              resources: {limits: {nvidia.com/gpu: 4}}
+"""
+
 JOB_WITH_A_SCRIPT = """\
 apiVersion: batch/v1
 kind: Job
@@ -294,6 +328,27 @@ def test_a_trainjob_is_laid_over_its_runtime() -> None:
 def test_a_trainjob_without_its_runtime_says_what_is_unknown() -> None:
     manifests = list(yaml.safe_load_all(TRAIN_JOB))[:1]
     assert any("deepspeed-distributed is not among the files" in line for line in convert(manifests).guessed)
+
+
+def test_a_trainjob_in_the_spelling_of_older_texts() -> None:
+    found = converted(OLDER_TRAIN_JOB)
+    job, queue = spec(found.job), spec(found.queue)
+    assert (job["numNodes"], job["command"]) == (2, ["deepspeed", "train.py", "--config", "configs/sft.yaml"])
+    assert (queue["image"], queue["nodeResources"]) == ("your-registry/myllm-framework:latest", {"gpus": 4})
+    assert queue["scheduling"] == {"spread": True}
+    assert found.left_out == []
+    assert any("an older TrainJob" in line and "deepspeed-distributed" in line for line in found.guessed)
+    planned = plan(found.queue, found.job)
+    assert (planned.node_count, planned.procs_per_node, planned.launch.launcher) == (2, 4, "deepspeed")
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob"])
+def test_a_job_in_which_nobody_trains_is_refused(kind: str) -> None:
+    group, field = ("kubeflow.org/v1", "pytorchReplicaSpecs") if kind == "PyTorchJob" else (
+        "trainer.kubeflow.org/v1alpha1", "replicaSpecs")  # fmt: skip
+    manifest = {"apiVersion": group, "kind": kind, "metadata": {"name": "a"}, "spec": {field: {}}}
+    with pytest.raises(Invalid, match="nobody trains here"):
+        convert([manifest])
 
 
 @pytest.mark.parametrize(

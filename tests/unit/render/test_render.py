@@ -146,6 +146,23 @@ def test_deepspeed_over_ssh_has_a_launcher_that_is_the_first_node() -> None:
     assert "--no_ssh" not in script
 
 
+def test_a_name_that_jobset_would_refuse_later_is_refused_now() -> None:
+    queue, name = a_queue(image="image"), "j" * 48
+    render(queue, a_job(name, numNodes=10, command="python train.py"), "trainjob")
+    with pytest.raises(Invalid, match="at most 47 characters, for --target trainjob"):
+        render(queue, a_job(name, numNodes=11), "trainjob")
+    render(queue, a_job(name, numNodes=2, command="deepspeed train.py"), "trainjob")
+    with pytest.raises(Invalid, match="at most 44 characters"):
+        render(queue, a_job(name, numNodes=2, command="deepspeed train.py"), "trainjob", Options(ssh=True))
+
+
+def test_ssh_where_it_means_nothing_is_a_note() -> None:
+    job = a_job(numNodes=2, command="deepspeed train.py")
+    for target in TARGETS:
+        notes = " ".join(render(a_queue(image="image"), job, target, Options(ssh=True)).notes)
+        assert ("--ssh changes nothing" in notes) == (target not in ("trainjob", "torchrunjob"))
+
+
 @pytest.mark.parametrize("target", KUBERNETES)
 def test_etcd_without_an_endpoint_brings_its_etcd(target: Target) -> None:
     found = rendered(target, distributed={"rdzvBackend": "etcd-v2"})

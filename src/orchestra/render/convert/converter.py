@@ -61,6 +61,7 @@ def convert(manifests: list[Raw]) -> Converted:
     shape = read(workload, objects, findings)
     namespace = workload.get("metadata", {}).get("namespace")
     _read_shape(shape, objects, findings, name)
+    _read_gang(objects, findings, name)
     if findings.ours:
         _forget_helpers(objects, name)
         objects.remove(workload)
@@ -270,6 +271,13 @@ def _read_literals(env: dict[str, str], findings: Findings, name: str) -> None:
             job.setdefault("env", []).append({"name": variable, "value": literal})
 
 
+def _read_gang(objects: Objects, findings: Findings, name: str) -> None:
+    """How long the gang of a PodGroup waits."""
+    group = objects.named("PodGroup", name)
+    if group is not None:
+        findings.into(findings.queue, "lifecycle.gangTimeoutSeconds", take(group, "spec", "scheduleTimeoutSeconds"))
+
+
 def _forget_helpers(objects: Objects, name: str) -> None:
     """What `render` writes beside the workload."""
     for kind in ("ConfigMap", "Service", "Deployment", "PodGroup", "TrainingRuntime"):
@@ -296,6 +304,7 @@ def _drop_defaults(findings: Findings) -> None:
         (findings.job, "distributed", "port"),
         (findings.queue, "lifecycle", "maxRestarts"),
         (findings.queue, "lifecycle", "gracePeriodSeconds"),
+        (findings.queue, "lifecycle", "gangTimeoutSeconds"),
     ):
         given = which.get(block, {})
         if given.get(name) == TEMPLATE_DEFAULTS[f"{block}.{name}"]:

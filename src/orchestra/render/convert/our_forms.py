@@ -51,7 +51,7 @@ def read_our_script(text: str) -> Process:
     body = text[text.index("\nlaunch() {\n") + len("\nlaunch() {\n") :]
     words = shlex.split(_balanced(body).replace("\\\n", " "))[1:]  # less `exec`
     found.words = words
-    if not _is_launcher(words):
+    if not _is_launcher(words) or "\n# --- launch, as it is\n" in text:
         found.launcher = "none"
     return found
 

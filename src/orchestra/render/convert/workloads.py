@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from orchestra.api.problem import Invalid, Problem
 from orchestra.plan.merge import merge
 from orchestra.render.convert.reading import Findings, Objects, Raw, leaves, take
 
@@ -63,7 +64,7 @@ def read_batch_job(one: Raw, objects: Objects, findings: Findings) -> Workload:
     take(spec, "completionMode")
     limit = take(spec, "backoffLimit")
     if limit is not None:
-        findings.into(findings.queue, "lifecycle", {"maxRestarts": limit // nodes if findings.ours else limit})
+        findings.into(findings.queue, "lifecycle.maxRestarts", limit // nodes if findings.ours else limit)
     _end_of_life(spec, findings)
     pod: Raw = take(spec, "template", default={})
     for name in ("selector", "manualSelector"):  # the server's own
@@ -90,7 +91,7 @@ def read_pytorch_job(one: Raw, _: Objects, findings: Findings) -> Workload:
     policy = spec.get("runPolicy", {})
     limit = take(policy, "backoffLimit")
     if limit is not None:
-        findings.into(findings.queue, "lifecycle", {"maxRestarts": limit})
+        findings.into(findings.queue, "lifecycle.maxRestarts", limit)
     _end_of_life(policy, findings)
     if take(policy, "schedulingPolicy", "minAvailable") is not None:
         findings.into(findings.queue, "scheduling.gang", "coscheduling")
@@ -99,7 +100,7 @@ def read_pytorch_job(one: Raw, _: Objects, findings: Findings) -> Workload:
     procs = str(take(spec, "nprocPerNode", default=""))
     replicas: Raw = take(spec, "pytorchReplicaSpecs", default={})
     elastic = take(spec, "elasticPolicy")
-    pod, nodes = _replicas(replicas, findings)
+    pod, nodes = _replicas(replicas, "pytorchReplicaSpecs", ("Master", "Worker"), findings)
     if elastic:
         procs = procs or str(elastic.get("nProcPerNode", ""))
         _read_elastic(elastic, name, findings)
@@ -110,20 +111,24 @@ def read_pytorch_job(one: Raw, _: Objects, findings: Findings) -> Workload:
     return Workload(pod, nodes, int(procs) if procs.isdigit() else None, tuple(own))
 
 
-def _replicas(replicas: Raw, findings: Findings) -> tuple[Raw, int]:
-    nodes = sum(int(one.get("replicas", 1)) for one in replicas.values())
-    roles = [role for role in ("Master", "Worker") if role in replicas]
+def _replicas(replicas: Raw, field: str, known: tuple[str, ...], findings: Findings) -> tuple[Raw, int]:
+    """The pod of the first role and the number of all pods."""
+    roles = [role for role in known if role in replicas]
+    if not roles:
+        raise Invalid([Problem(f"spec.{field}", "nobody trains here", f"give it a {' and a '.join(known)}")])
+    nodes = sum(int(replicas[role].get("replicas", 1)) for role in roles)
     first: Raw = replicas[roles[0]].get("template", {})
+    findings.left_out += [f"{field}.{role}" for role in replicas if role not in known]
     for role in roles[1:]:
         other = replicas[role].get("template", {})
         differing = sorted(set(_flat(first).items()) ^ set(_flat(other).items()))
         paths = list(dict.fromkeys(path for path, _ in differing))
         if paths:
             findings.guessed.append(f"{role} differs from {roles[0]}, whose values are used: {', '.join(paths)}")
-    for title, one in replicas.items():
-        unknown = [name for name in one if name not in ("replicas", "restartPolicy", "template")]
-        findings.left_out += [f"pytorchReplicaSpecs.{title}.{name}" for name in unknown]
-    policies = {one.get("restartPolicy") for one in replicas.values()} - {None}
+    for role in roles:
+        unknown = [name for name in replicas[role] if name not in ("replicas", "restartPolicy", "template")]
+        findings.left_out += [f"{field}.{role}.{name}" for name in unknown]
+    policies = {replicas[role].get("restartPolicy") for role in roles} - {None}
     if policies == {"Never"}:
         findings.queue.setdefault("lifecycle", {})["restartPolicy"] = "Never"
     elif policies - {"OnFailure", "Never"}:
@@ -164,6 +169,8 @@ def _read_elastic(policy: Raw, name: str, findings: Findings) -> None:
 def read_train_job(one: Raw, objects: Objects, findings: Findings) -> Workload:
     """Kubeflow v2: the TrainJob laid over its runtime, if that is there."""
     spec, name = one["spec"], str(one["metadata"]["name"])
+    if "replicaSpecs" in spec:
+        return _read_older_train_job(spec, name, findings)
     reference = take(spec, "runtimeRef", default={})
     kind = reference.get("kind", "ClusterTrainingRuntime")
     runtime = objects.named(kind, reference.get("name"))
@@ -186,6 +193,19 @@ def read_train_job(one: Raw, objects: Objects, findings: Findings) -> Workload:
     if spec.get("managedBy") == "trainer.kubeflow.org/trainjob-controller":
         take(spec, "managedBy")
     return Workload(pod, nodes, procs if isinstance(procs, int) else None, (name, f"{name}-node-0-0"))
+
+
+def _read_older_train_job(spec: Raw, name: str, findings: Findings) -> Workload:
+    """The spelling of older texts, which no Trainer takes any more: a launcher and workers in the TrainJob itself."""
+    runtime, total = take(spec, "trainingRuntime"), take(spec, "replicas")
+    pod, nodes = _replicas(take(spec, "replicaSpecs", default={}), "replicaSpecs", ("launcher", "worker"), findings)
+    findings.guessed.append(
+        f"an older TrainJob: launcher and workers became nodes, each of which launches, without runtime {runtime}"
+    )
+    if total is not None and total != nodes:
+        findings.guessed.append(f"replicas says {total}, where launcher and workers are {nodes}: {total} are used")
+        nodes = int(total)
+    return Workload(pod, nodes, None, (name, f"{name}-launcher-0"))
 
 
 def _patched(pod: Raw, patch: Raw, findings: Findings) -> Raw:
@@ -219,15 +239,17 @@ def _read_runtime(runtime: Raw, findings: Findings) -> tuple[Raw, Raw]:
     """The pod of the step that trains, and the policy."""
     spec = runtime.get("spec", {})
     policy: Raw = take(spec, "mlPolicy", default={})
-    if take(spec, "podGroupPolicy", "coscheduling") is not None:
+    gang = take(spec, "podGroupPolicy", "coscheduling")
+    if gang is not None:
         findings.into(findings.queue, "scheduling.gang", "coscheduling")
+        findings.into(findings.queue, "lifecycle.gangTimeoutSeconds", gang.get("scheduleTimeoutSeconds"))
     findings.left_out += [f"mlPolicy.{name}" for name in policy if name not in ("numNodes", "torch", "mpi")]
     if "mpi" in policy and not findings.ours:
         findings.guessed.append("MPI over ssh: each node starts its own processes instead, without ssh")
     job_set = spec.get("template", {}).get("spec", {})
     restarts = take(job_set, "failurePolicy", "maxRestarts")
     if restarts is not None:
-        findings.into(findings.queue, "lifecycle", {"maxRestarts": restarts})
+        findings.into(findings.queue, "lifecycle.maxRestarts", restarts)
     jobs = job_set.get("replicatedJobs", [])
     chosen = next(
         (one for one in jobs if one.get("template", {}).get("metadata", {}).get("labels", {}).get(_STEP) == "trainer"),
