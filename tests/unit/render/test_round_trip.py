@@ -45,7 +45,9 @@ def essence(queue: TorchrunQueue, job: TorchrunJob) -> dict[str, Any]:
         "annotations": one.annotations,
     }
     if one.code is not None and one.code.source != "local":
-        found["workspace"] = {**to_builtins(one.code), "secretName": None}
+        code = {**to_builtins(one.code), "secretName": None}
+        meant = {"git": (), "s3": ("ref",), "existing": ("ref", "url")}[one.code.source]
+        found["workspace"] = {**code, **dict.fromkeys(("ref", *meant))} if meant else {"ref": None, **code}
     lifecycle = to_builtins(one.lifecycle)
     if lifecycle["restartPolicy"] == "Never":
         lifecycle["maxRestarts"] = 0
@@ -114,6 +116,8 @@ def assert_same(queue: TorchrunQueue, job: TorchrunJob, target: Target, plain: b
             one, other = _synced(one, warned), _synced(other, warned)
         if _is_warned(name, warned) or (name == "rendezvous" and _about(warned, "distributed")):
             continue
+        if name == "workingDir" and _is_warned("workspace", warned):
+            continue  # the folder of code that does not come
         if name == "storage" and one is not None:
             one, other = _claims(one, warned), _claims(other or [], warned)
         assert one == other, f"{name}: {one} became {other}"
