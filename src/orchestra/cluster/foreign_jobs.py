@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -111,7 +109,7 @@ class ForeignJobs:
         the checkpoint. Whoever is interrupted in between leaves a suspended job of the new size: `resume` goes on.
         """
         if workload["kind"] != "StatefulSet":
-            mend = "suspend it, render it at the new size and apply it; or use a TorchrunJob with `elastic`"
+            mend = "delete it (what it saved stays) and apply it at the new size; it goes on from the checkpoint"
             raise EngineError(f"a {workload['kind']} keeps the size it was created with; {mend}")
         if nodes < 1:
             raise EngineError("--nodes is at least 1; to stop it without losing anything: suspend")
@@ -124,11 +122,6 @@ class ForeignJobs:
         await self._client.patch(WORKLOADS["StatefulSet"], key, [*same, *none, *variables], MetadataOnly, how="json")
         await self._wait_for_end(meta["namespace"], meta["labels"][JOB_LABEL])
         await self._patch(workload, {"spec": {"replicas": nodes}})
-
-    async def recreate(self, workload: Json) -> None:
-        """New pods for the old ones, gracefully: each saves first."""
-        meta = workload["metadata"]
-        await self._end(await self._pods(meta["namespace"], meta["labels"][JOB_LABEL]))
 
     async def delete(self, workload: Json, purge: bool) -> None:
         """Everything of the job but its claims, which hold the checkpoints: those go only when purged."""
@@ -149,11 +142,6 @@ class ForeignJobs:
             if error.code in _HIDDEN:
                 return []
             raise
-
-    async def _end(self, pods: Sequence[Pod]) -> None:
-        for pod in pods:
-            with contextlib.suppress(ApiError):  # gone meanwhile
-                await self._client.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
 
     async def _wait_for_end(self, namespace: str, name: str) -> None:
         end = asyncio.get_running_loop().time() + _GONE_SECONDS

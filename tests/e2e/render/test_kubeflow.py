@@ -8,9 +8,12 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from integration.render.test_accepted import accept, cases
 from orchestra.plan.where import AGENT_PORT
+from orchestra.render import Options, render
 from testbed import kubeflow
 from testbed.cluster import Cluster
 from testbed.ports import free_port
@@ -69,6 +72,37 @@ def test_a_pytorchjob_by_hand(deployed: Any) -> None:
 @pytest.mark.usefixtures("trainer")
 def test_a_trainjob_trains_to_the_same_loss_with_our_verbs(deployed: Any) -> None:
     trains_to_its_end(deployed, "trainjob", "trainjobs,trainingruntimes,jobsets,jobs")
+
+
+@pytest.mark.training_operator
+@pytest.mark.kubeflow_trainer
+@pytest.mark.usefixtures("training_operator", "trainer")
+def test_every_example_is_taken_by_the_real_controllers(cluster: Cluster, cluster_namespace: str) -> None:
+    """Their webhooks check more than their definitions do, and JobSet's come only when the Trainer has made one."""
+    made = set()
+    for number, (title, queue, job) in enumerate(cases()):
+        spec = msgspec.structs.replace(job.spec, suspend=True)
+        meta = msgspec.structs.replace(job.metadata, name=f"case-{number}", namespace=None)
+        one = msgspec.structs.replace(job, metadata=meta, spec=spec)
+        options = Options(image="image", ssh=title == "deepspeed over ssh")
+        for manifest in render(queue, one, "pytorchjob", options).objects:
+            if manifest["kind"] == "PyTorchJob":
+                accept(cluster.api, cluster_namespace, manifest)
+        for manifest in render(queue, one, "trainjob", options).objects:
+            if manifest["kind"] in ("TrainingRuntime", "TrainJob"):
+                accept(cluster.api, cluster_namespace, manifest, keep=True)
+        made.add(one.metadata.name)
+    job_sets = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{cluster_namespace}/jobsets"
+
+    def missing() -> set[str]:
+        return made - {one["metadata"]["name"] for one in cluster.api.get(job_sets)["items"]}
+
+    wait_until("the Trainer has made a JobSet of each", lambda: not missing(), interval=0.5)
+    roles = {
+        one["metadata"]["name"]: [part["name"] for part in one["spec"]["replicatedJobs"]]
+        for one in cluster.api.get(job_sets)["items"]
+    }
+    assert ["node", "launcher"] in roles.values(), "the MPI runtime"
 
 
 def forwarded_page(deployed: Any, name: str, rank: int) -> dict[str, Any]:

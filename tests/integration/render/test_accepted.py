@@ -126,12 +126,13 @@ def kinds(request: pytest.FixtureRequest, control_plane: ControlPlane, kubeflow:
     return control_plane.admin
 
 
-def accept(api: Api, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the server makes of it, without keeping it; unknown fields are errors."""
+def accept(api: Api, namespace: str, manifest: dict[str, Any], *, keep: bool = False) -> dict[str, Any]:
+    """What the server makes of it, without keeping it unless told to; unknown fields are errors."""
     version = manifest["apiVersion"]
     base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     path = f"{base}/namespaces/{namespace}/{PLURALS[manifest['kind']]}"
-    return api.create(path, manifest, dryRun="All", fieldValidation="Strict")
+    options = {"fieldValidation": "Strict"} if keep else {"fieldValidation": "Strict", "dryRun": "All"}
+    return api.create(path, manifest, **options)
 
 
 def pod_templates(value: Any) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from integration.render.nothing_lost import silently_lost
 from orchestra.plan import plan
 from orchestra.render.convert import convert, workloads_in
 from testbed.foreign_crds import TRAINER, TRAINING_OPERATOR, ForeignCrdsUnavailable, module_folder
@@ -50,3 +51,4 @@ def test_every_published_example_becomes_a_job_that_can_be_planned(
         planned = plan(found.queue, found.job)
         assert planned.launch.program, name
         assert found.understood, name
+        assert silently_lost(manifests, found) == [], name
