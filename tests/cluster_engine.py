@@ -32,25 +32,50 @@ TIMEOUT = 240.0
 Json = dict[str, Any]
 
 
+class OperatorProcess:
+    """Our operator as a process of this machine, with its generated rights."""
+
+    def __init__(self, words: list[str], log: Path) -> None:
+        self._words, self.log = words, log
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, or starts it again."""
+        with self.log.open("ab") as file:
+            self._process = subprocess.Popen(self._words, stdout=file, stderr=file)
+
+    def kill(self) -> None:
+        """As a lost node takes it away."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        """As Kubernetes ends it."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
 @contextlib.contextmanager
 def running_operator(cluster: Cluster, log: Path, *flags: str) -> Iterator[Path]:
-    """Our operator as a process of this machine, with its generated rights; gives its log."""
+    """Our operator; gives its log."""
+    made = operator_process(cluster, log, *flags)
+    try:
+        yield log
+    finally:
+        made.end()
+
+
+def operator_process(cluster: Cluster, log: Path, *flags: str) -> OperatorProcess:
+    """Our operator, which somebody must end."""
     install_crds(cluster.api, ROOT / "config" / "crd" / "bases")
     cluster.kubectl("apply", "-f", str(ROOT / "config" / "rbac" / "role.yaml"))
     kubeconfig = cluster.control_plane.service_account_kubeconfig("orchestra-system", "orchestra-operator")
     words = [sys.executable, "-m", "orchestra.operator", "--kubeconfig", str(kubeconfig), "--progress-seconds", "1",
              "--lease-namespace", "orchestra-system", *flags]  # fmt: skip
-    with log.open("ab") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=file)
-    try:
-        yield log
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    return OperatorProcess(words, log)
 
 
 class OnCluster:
@@ -58,6 +83,7 @@ class OnCluster:
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, operator_log: Path) -> None:
         self.cluster, self.namespace, self.folder, self._operator_log = cluster, namespace, folder, operator_log
+        self._home = folder / "home"
         self.kubeconfig = self._user()
         self.engine = KubernetesEngine(load_kubeconfig(self.kubeconfig), namespace=namespace, context="test")
         wait_until("the user's rights", self._may_list)
@@ -185,7 +211,7 @@ class OnCluster:
 
     def _env(self) -> dict[str, str]:
         programs = f"{self.cluster.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        home = str(self.folder / "home")
+        home = str(self._home)
         return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": programs, "ORCHESTRA_HOME": home, "HOME": home}
 
 

@@ -313,6 +313,14 @@
   - pods/log
   verbs:
   - get
+- apiGroups:
+  - ''
+  resources:
+  - serviceaccounts/token
+  verbs:
+  - create
+  resourceNames:
+  - default
 {{- end }}
 {{- define "orchestra.rules.queueAdmin" -}}
 - apiGroups:

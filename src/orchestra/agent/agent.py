@@ -77,6 +77,8 @@ class Agent(Before):
         self._env = worker_environment(self._spec, os.environ, self._marker, name, usable_cores())
         self._pages = Pages(self._spec, self._log, self._marker)
         self._reload = Reload(self._spec, self._crew, self.say)
+        if self._spec.orders_socket is not None:
+            self._reload.listen(self._spec.orders_socket, self._selector)
         self._set_state("setup")
         try:
             verdict = self._prepare() or self._launch() or self._supervise()

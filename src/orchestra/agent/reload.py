@@ -1,6 +1,7 @@
 """Hot reload in one worker: new code for the ranks, in place, without the launcher noticing.
 
-The engine writes an order into `reload.json`; the worker answers in `reloaded.json`. In order: `preload` (have
+The engine writes an order into `reload.json`; the worker answers in `reloaded.json`. In a pod orders and answers go
+through a socket as well (orders.py), and the ranks start again where they were. In order: `preload` (have
 successors ready), `prepare` (the code is there; keep the shims when their ranks stop), `stop`, `start`. The engine
 gives the next order only when every worker has answered the last one, so that all change or none; `abort` takes it
 back.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from .crew import Crew
 from .environment import GENERATION, STOP_FILE
 from .files import read_json, remove, write_json
+from .orders import OrderSocket
 from .ranks import Rank
 from .spec import LaunchSpec
 
@@ -32,8 +35,12 @@ class Reload:
     def __init__(self, spec: LaunchSpec, crew: Crew, say: Callable[[str], None]) -> None:
         """What an earlier attempt left is not an order."""
         self._spec, self._crew, self._say = spec, crew, say
+        self._socket: OrderSocket | None = None
+        self._given: list[dict[str, Any]] = []
         for name in (ORDER, ANSWER, GENERATION):
             remove(spec.folder / name)
+        if spec.code_generation:  # a worker that joins others, which have had new code before
+            write_json(spec.folder / GENERATION, {"generation": spec.code_generation, "workingDir": None})
         self._seen = 0
         self._order: dict[str, Any] = {}
         self._answered = ""
@@ -65,17 +72,37 @@ class Reload:
             self._say(f"new code was not taken: {why}")
         self._order = {}
 
+    def listen(self, path: Path, selector: selectors.BaseSelector) -> None:
+        """Takes orders by a socket too."""
+        try:
+            self._socket = OrderSocket(path, selector, self._given.append, self._giver_gone)
+        except OSError as error:
+            self._say(f"no orders can be taken at {path}: {error.strerror or error}; new code needs a restart")
+
+    def _giver_gone(self) -> None:
+        """Whoever gave the order cannot give the next one: ranks must not wait for it."""
+        if self.holding:
+            self._given.append({"order": "abort", **{key: self._order.get(key) for key in ("generation", "attempt")}})
+
     def _look(self, now: float) -> None:
+        while self._given:
+            order = self._given.pop(0)
+            if order.get("attempt") == self._spec.attempt:
+                self._obey(order, now)
         try:
             about = (self._spec.folder / ORDER).stat()
         except OSError:
             return
         if about.st_mtime_ns == self._seen:
             return
-        order = read_json(self._spec.folder / ORDER)
-        if order is None or order.get("attempt") != self._spec.attempt:
+        found = read_json(self._spec.folder / ORDER)
+        if found is None or found.get("attempt") != self._spec.attempt:
             return
-        self._seen, self._order, self._answered = about.st_mtime_ns, order, ""
+        self._seen = about.st_mtime_ns
+        self._obey(found, now)
+
+    def _obey(self, order: dict[str, Any], now: float) -> None:
+        self._order, self._answered = order, ""
         begin = {"preload": self._preload, "prepare": self._prepare, "stop": self._stop, "start": self._start,
                  "abort": self._abort}.get(order.get("order", ""))  # fmt: skip
         if begin is not None:
@@ -150,6 +177,8 @@ class Reload:
         return rank.main_pid is not None and (warm or not rank.running)
 
     def _abort(self, _now: float) -> None:
+        if self.holding:
+            self._say("new code was not taken: not all workers could")
         self.holding = False
         remove(self._spec.folder / STOP_FILE)
         self._crew.tell("release")
@@ -164,3 +193,5 @@ class Reload:
                 "attempt": self._spec.attempt, "time": time.time(), "pid": os.getpid(), **more}  # fmt: skip
         with contextlib.suppress(OSError):
             write_json(self._spec.folder / ANSWER, told)
+        if self._socket is not None:
+            self._socket.tell(told)

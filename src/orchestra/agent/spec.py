@@ -42,6 +42,10 @@ class LaunchSpec:
     """Requirements to install first: `requirements`, `manager`, `python`, and `cache`, the folder for environments."""
     ready_file: Path | None = None
     healthy_file: Path | None = None
+    orders_socket: Path | None = None
+    """Where a sidecar may give orders (orders.py)."""
+    code_generation: int = 0
+    """How often the job has had new code in place: ranks of all workers must agree on it."""
 
     @property
     def hosts_store(self) -> bool:
@@ -112,6 +116,8 @@ def parse_spec(data: dict[str, Any]) -> LaunchSpec:
         environment=data.get("environment") or None,
         ready_file=Path(data["readyFile"]) if data.get("readyFile") else None,
         healthy_file=Path(data["healthyFile"]) if data.get("healthyFile") else None,
+        orders_socket=Path(data["ordersSocket"]) if data.get("ordersSocket") else None,
+        code_generation=int(data.get("codeGeneration") or 0),
     )
 
 

@@ -181,6 +181,7 @@ def _connected(args: argparse.Namespace, kind: type[K]) -> K:
         everywhere=getattr(args, "all_namespaces", False),
         labels=getattr(args, "selector", ""),
         on_warning=lambda text: print(f"warning: {text}", file=sys.stderr),
+        on_note=lambda text: print(text, file=sys.stderr),
     )
     atexit.register(engine.close)
     return engine

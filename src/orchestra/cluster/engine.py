@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,11 @@ from orchestra.kube.errors import ApiError, KubeError
 from orchestra.kube.listing import Selection
 from orchestra.kube.objects import PODS, VOLUME_CLAIMS, Key, MetadataOnly
 from orchestra.plan import status
+from orchestra.sync.errors import SyncError
+
+if TYPE_CHECKING:
+    from orchestra.api.reloaded import Reloaded
+    from orchestra.cluster.reloading import Reloading
 
 A = TypeVar("A")
 _REQUEST_SECONDS = 15.0
@@ -55,13 +60,15 @@ class KubernetesEngine:
         everywhere: bool = False,
         labels: str = "",
         on_warning: Callable[[str], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
     ) -> None:
         """`everywhere` and `labels` choose what lists show."""
         self.access = access
         self.namespace = namespace or access.namespace
         self.everywhere, self.labels = everywhere, labels
         self.where = f"cluster {context or access.server}, namespace {self.namespace}"
-        self._on_warning = on_warning
+        self._on_warning, self._note = on_warning, on_note or (lambda _: None)
+        self._reloading: Reloading | None = None
         self._bridge = Bridge()
         self._client: Client | None = None
 
@@ -171,6 +178,7 @@ class KubernetesEngine:
 
     def submit(self, submission: Submission) -> TorchrunJob:
         """Creates the job. A finished job of the same name makes room for it; an active one does not."""
+        self.do(submitting.check(self.client, self.namespace, submission))  # before a folder is sent for nothing
         queues = self.do(submitting.visible_queues(self.client, self.namespace))[0]
         queue = submission.queue or next(
             (one for one in queues if one.metadata.name == submission.job.spec.job_queue), None
@@ -179,8 +187,43 @@ class KubernetesEngine:
             from orchestra.cluster.workspace import with_folder  # hashing and packing load only where they are used
 
             with self._people():
-                submission = with_folder(self._bridge, self.client, self.namespace, submission, queue)
+                submission = with_folder(self._bridge, self.client, self.namespace, submission, queue, self._note)
         return self.do(submitting.submit(self.client, self.namespace, submission))
+
+    def folder(self, name: str) -> Path:
+        """The folder that a job was submitted from: this one, for a cluster knows no other."""
+        marked = self.get(name).metadata.labels.get(FOLDER_LABEL)
+        if marked != submitting.folder_mark(str(Path.cwd())):
+            raise EngineError(f"{name} was not submitted from this folder: go there, or submit it from here")
+        return Path.cwd()
+
+    def reloading(self, name: str) -> Reloading:
+        """What new code for a job needs: the store, its workers, and the right to write it down."""
+        from orchestra.cluster.reloading import Reloading
+        from orchestra.cluster.workspace import store_of
+
+        job = self.get(name)
+        ask = store_of(self._bridge, self.client, self.namespace)
+        self._reloading = Reloading(ask, job, self.workers(name), lambda patch: self.do(self._patch(name, patch)))
+        return self._reloading
+
+    def sync(self, name: str, include: list[str] | None = None) -> Reloaded | None:
+        """Brings this folder's changes into a running job and waits until all workers have them, or none."""
+        folder = self.folder(name)
+        with self._people():
+            return self.reloading(name).sync(folder, include or [])
+
+    def preload(self, name: str) -> Reloaded | None:
+        """Has the next generation's processes ready, so that the next `sync` is quick."""
+        with self._people():
+            return self.reloading(name).preload()
+
+    def stepped_at(self, name: str) -> float | None:  # noqa: ARG002 -- of the job that was given code last
+        """When the first step with the new code was reported; None as long as none was. Waits a little."""
+        if self._reloading is None:
+            return None
+        with self._people():
+            return self._reloading.stepped_at()
 
     def suspend(self, name: str) -> TorchrunJob:
         """Asks for a checkpoint and a stop."""
@@ -313,6 +356,8 @@ class KubernetesEngine:
             yield
         except KubeError as error:
             raise told(error, self.access.server) from error
+        except SyncError as error:
+            raise EngineError(str(error)) from error
 
 
 def _retained(claim: Claim) -> bool:

@@ -38,15 +38,21 @@ def folder_mark(folder: str) -> str:
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
-async def submit(client: Client, namespace: str, submission: Submission) -> TorchrunJob:
-    """Creates the job, and its queue if one came with it. Raises `Invalid`, `EngineError` or `KubeError`."""
+async def check(client: Client, namespace: str, submission: Submission) -> TorchrunJob | None:
+    """Refuses what cannot run, before anything exists. Returns a finished job of the name, which must make room."""
     if submission.cpu:
         raise EngineError("--cpu is for this machine (add --local); in a cluster the queue says what a node has")
     if submission.in_place:
         raise EngineError("--in-place is for this machine (add --local): a cluster cannot run in your folder")
     body = _job_body(submission, namespace)
     await _refuse_what_cannot_run(client, namespace, submission)
-    old = await _dry_run(client, namespace, body)
+    return await _dry_run(client, namespace, body)
+
+
+async def submit(client: Client, namespace: str, submission: Submission) -> TorchrunJob:
+    """Creates the job, and its queue if one came with it. Raises `Invalid`, `EngineError` or `KubeError`."""
+    old = await check(client, namespace, submission)
+    body = _job_body(submission, namespace)
     undo = await _apply_queue(client, namespace, submission.queue) if submission.queue is not None else None
     try:
         if old is not None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,27 +42,29 @@ class Runs(Protocol):
         """The result."""
 
 
-def with_folder(runs: Runs, client: Client, namespace: str, submission: Submission, queue: TorchrunQueue) -> Submission:
+def with_folder(
+    runs: Runs, client: Client, namespace: str, submission: Submission, queue: TorchrunQueue, say: Callable[[str], None]
+) -> Submission:
     """The submission with its folder in the store, if its code comes from there. No store: said, and as it was."""
     job, folder = submission.job, Path(submission.folder)
     code = plan_code(job.spec, queue.spec)
     fetched = job.spec.sync is not None and job.spec.sync.code
     if code is None or code.source != "local" or code.snapshot or fetched or not folder.is_dir():
         return submission
-    system = os.environ.get("ORCHESTRA_SYSTEM_NAMESPACE", SYSTEM)
     try:
-        taken = send_folder(runs, client, namespace, folder, submission.include, limits_of(os.environ), system)
+        ask = store_of(runs, client, namespace)
+        taken = send_folder(ask, folder, submission.include, limits_of(os.environ))
     except NoStore as error:
         client.on_warning(str(error))
         return submission
     told = f"{taken.manifest.files:,} files, {taken.manifest.bytes / (1 << 20):,.1f} MiB"
-    client.on_warning(f"sent this folder: snapshot {taken.id[:12]}, {told}")
+    say(f"sent this folder: snapshot {taken.id[:12]}, {told}{commit_told(taken)}")
     for one in taken.secrets:
         client.on_warning(f"{one.path} looks like a secret and stays home; --include {one.path} ships it")
+    for text in taken.warnings:
+        client.on_warning(text)
     workspace = msgspec.structs.replace(job.spec.workspace or Workspace(), snapshot=taken.id)
-    notes = dict(job.metadata.annotations)
-    if taken.commit is not None:
-        notes[COMMIT_ANNOTATION] = taken.commit.id + ("-dirty" if taken.commit.dirty else "")
+    notes = dict(job.metadata.annotations) | commit_note(taken)
     made = msgspec.structs.replace(
         job,
         metadata=msgspec.structs.replace(job.metadata, annotations=notes),
@@ -71,15 +73,31 @@ def with_folder(runs: Runs, client: Client, namespace: str, submission: Submissi
     return msgspec.structs.replace(submission, job=made)
 
 
+def commit_note(taken: Snapshot) -> dict[str, str]:
+    """The commit of a snapshot, as it stands on a job."""
+    if taken.commit is None:
+        return {}
+    return {COMMIT_ANNOTATION: taken.commit.id + ("-dirty" if taken.commit.dirty else "")}
+
+
+def commit_told(taken: Snapshot) -> str:
+    """The commit of a snapshot, for people."""
+    if taken.commit is None:
+        return ""
+    return f", commit {taken.commit.id[:10]}{' with changes' if taken.commit.dirty else ''}"
+
+
 class NoStore(EngineError):
     """The cluster has no workspace store."""
 
 
-def send_folder(
-    runs: Runs, client: Client, namespace: str, folder: Path, include: list[str], limits: Limits, system: str = SYSTEM
-) -> Snapshot:
+def store_of(runs: Runs, client: Client, namespace: str) -> Proxy:
+    """The workspace store, as this user reaches it."""
+    return Proxy(runs, client, namespace, os.environ.get("ORCHESTRA_SYSTEM_NAMESPACE", SYSTEM))
+
+
+def send_folder(ask: store.Ask, folder: Path, include: list[str], limits: Limits) -> Snapshot:
     """Brings a snapshot of a folder to the store. When this returns, a worker anywhere can pull it by its id."""
-    ask = _Proxy(runs, client, namespace, system)
     try:
         for attempt in range(1, _TRIES + 1):
             taken = snapshot(folder, named=include, limits=limits)
@@ -94,7 +112,7 @@ def send_folder(
     raise AssertionError("unreachable")
 
 
-class _Proxy:
+class Proxy:
     """Asks the store through the API server's service proxy, in the name of a ServiceAccount of the namespace."""
 
     def __init__(self, runs: Runs, client: Client, namespace: str, system: str) -> None:

@@ -20,13 +20,14 @@ from orchestra.api.changes import changed
 from orchestra.api.engine import Cause, EngineError, Event, LogLine, LogQuery, NotFound, Run, Submission
 from orchestra.api.job import Phase
 from orchestra.api.problem import Invalid, Problem
+from orchestra.api.reloaded import Reloaded
 from orchestra.api.spelling import nearest
 from orchestra.local.here import plan_here
 from orchestra.local.home import Home
 from orchestra.local.logs import read_logs
 from orchestra.local.machine import LOCAL_QUEUE, Machine
 from orchestra.local.recover import recover, supervised
-from orchestra.local.reload import Reloaded, first_report
+from orchestra.local.reload import first_report
 from orchestra.local.store import Record, Row, Store
 from orchestra.local.submitted_code import forget_code, with_code
 from orchestra.local.why import causes

@@ -14,6 +14,7 @@ import msgspec
 from orchestra.agent.reload import ANSWER, ORDER
 from orchestra.api.base import Model
 from orchestra.api.job import TorchrunJob, Workspace
+from orchestra.api.reloaded import Reloaded
 from orchestra.local.agents import Agent, Agents
 from orchestra.local.code import Codes
 from orchestra.local.home import JobFolder
@@ -47,42 +48,6 @@ class Request(Model, kw_only=True):
             metadata=msgspec.structs.replace(job.metadata, annotations=annotations),
             spec=msgspec.structs.replace(job.spec, workspace=workspace),
         )
-
-
-class Reloaded(Model, kw_only=True):
-    """What became of it."""
-
-    generation: int
-    state: str
-    """`reloaded`, `refused` (nobody changed), `restarted` (all workers started anew) or `preloaded`."""
-    message: str = ""
-    seconds: dict[str, float] = {}
-    """Of each phase, in order."""
-    step: int | None = None
-    """The step that all ranks stopped at."""
-    saved: bool = False
-    cold: dict[str, str] = {}
-    """Ranks whose successor could not be preloaded, with the reason."""
-    late: list[int] = []
-    """Workers that did not answer."""
-
-    @property
-    def total(self) -> float:
-        """All phases together."""
-        return sum(self.seconds.values())
-
-    @property
-    def changed(self) -> bool:
-        """Whether the job runs on the new code."""
-        return self.state in ("reloaded", "restarted")
-
-    @property
-    def told(self) -> tuple[str, str]:
-        """As an event: a reason and a message."""
-        if self.state != "reloaded":
-            return ("Reloading" if self.changed else "ReloadRefused"), self.message
-        at = f" at step {self.step}" if self.step is not None else ""
-        return "Reloaded", f"generation {self.generation} in all workers{at}, {self.total:.1f} s"
 
 
 def read_request(folder: JobFolder, after: int) -> Request | None:
@@ -213,7 +178,11 @@ class Reload:
 
     def _refused(self, message: str, late: list[int]) -> Reloaded:
         return Reloaded(
-            generation=self._request.generation, state="refused", message=message, seconds=self._seconds, late=late
+            generation=self._request.generation,
+            state="refused",
+            message=message,
+            seconds=self._seconds,
+            late=[str(node) for node in late],
         )
 
     def _lap(self, name: str) -> None:

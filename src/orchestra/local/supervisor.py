@@ -20,6 +20,7 @@ import msgspec
 from orchestra.api.engine import Event
 from orchestra.api.job import Failure, Phase, TorchrunJob
 from orchestra.api.problem import Invalid
+from orchestra.api.reloaded import Reloaded
 from orchestra.local import etcd
 from orchestra.local.agents import Agents
 from orchestra.local.code import Codes
@@ -27,7 +28,7 @@ from orchestra.local.here import differences, free_ports, launch_spec, plan_here
 from orchestra.local.home import Home
 from orchestra.local.machine import Machine
 from orchestra.local.moving import FetchFailed, Mover
-from orchestra.local.reload import Reload, Reloaded, answered_generation, read_request, write_answer
+from orchestra.local.reload import Reload, answered_generation, read_request, write_answer
 from orchestra.local.slots import Claim, Grant, Need, judge, need_of
 from orchestra.local.store import Desired, SlotClaim, Store
 from orchestra.local.submitted_code import snapshot_of

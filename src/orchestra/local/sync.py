@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from orchestra.api.engine import EngineError
+from orchestra.api.reloaded import Reloaded
 from orchestra.local.code import Codes
 from orchestra.local.home import Home, JobFolder
 from orchestra.local.recover import supervised
-from orchestra.local.reload import PREPARE_SECONDS, Reloaded, Request, newest_generation, read_answer, write_request
+from orchestra.local.reload import PREPARE_SECONDS, Request, newest_generation, read_answer, write_request
 from orchestra.local.store import Row, Store
 from orchestra.local.submitted_code import COMMIT, snapshot_of, with_snapshot
 from orchestra.plan.status import status_of

@@ -9,7 +9,7 @@ from orchestra.api.queue import TorchrunQueue
 from orchestra.api.template import Distributed
 from orchestra.kube.objects import CONFIG_MAPS, PODS, SERVICES, VOLUME_CLAIMS, Key, Metadata
 from orchestra.kube.writes import Child
-from orchestra.operator import elastic, gangs, names, objects, pods
+from orchestra.operator import elastic, filling, gangs, names, objects, pods
 from orchestra.operator.kinds import NETWORK_POLICIES
 from orchestra.operator.moving import own_workspace
 from orchestra.operator.pods import USUAL, PodOptions
@@ -83,6 +83,18 @@ def shared_children(made: Plan, job: Metadata, attempt: int) -> list[Child]:
         if not (volume.purpose == "workspace" and own_workspace(made))
     ]
     return [*children, *gangs.group_children(made, job, attempt)]
+
+
+def filling_children(made: Plan, job: Metadata, options: PodOptions) -> list[Child]:
+    """The claim of a workspace that all workers share, and the pod that fills it."""
+    owner, here = names.owner(job), job.namespace
+    claims = [
+        Child(VOLUME_CLAIMS, Key(here, volume.claim), objects.claim(made, volume, owner))
+        for volume in made.volumes
+        if volume.purpose == "workspace"
+    ]
+    body = pods.filling_pod(made, job.uid, owner, options)
+    return [*claims, Child(PODS, Key(here, filling.name(made.job)), body)]
 
 
 def agent_child(namespace: str) -> Child:

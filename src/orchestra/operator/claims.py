@@ -17,11 +17,10 @@ from orchestra.api.problem import Problem
 from orchestra.kube.objects import Metadata, Slim
 from orchestra.operator import conditions
 from orchestra.operator.kinds import JOB_LABEL
-from orchestra.operator.moving import own_workspace
+from orchestra.operator.moving import SHARED, own_workspace
 from orchestra.plan import Plan
 from orchestra.plan.model import Volume
 
-SHARED = "ReadWriteMany"
 RETAINED_LABEL = "torchrun.ai/retained"
 CAN_SHARE = "torchrun.ai/read-write-many"
 """Annotation of a StorageClass: the administrator's word, `true` or `false`."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from orchestra.api.job import Failure, Phase, RestartBudget, TorchrunJob, Workers
-from orchestra.operator import accepted, claims, clocks, elastic, etcd, placement, silences
+from orchestra.operator import accepted, claims, clocks, elastic, etcd, filling, placement, silences
 from orchestra.operator.attempt import has_store
 from orchestra.operator.conditions import is_true as _is_true
 from orchestra.operator.conditions import with_condition as _condition
@@ -43,6 +43,9 @@ def decide(seen: Observation, now: float) -> Decision:
     """The decision about one job."""
     made = _decide(seen, now)
     times = [one for one in (made.look_again, seen.losses.look_again, clocks.due(seen, made, now)) if one is not None]
+    pod = seen.sync_pod
+    if pod is not None and not (pod.ended or pod.leaving or made.status.phase == "Syncing"):
+        made = replace(made, delete=(*made.delete, pod))  # it fills a claim that nobody waits for
     return replace(made, look_again=min(times, default=None))
 
 
@@ -59,7 +62,7 @@ def _decide(seen: Observation, now: float) -> Decision:
     job = etcd.told(job, seen.plan, now)
     if job.spec.suspend:
         return _suspending(seen, job, now)
-    if current.phase in (None, "Pending", "Suspended", "Queued"):
+    if current.phase in (None, "Pending", "Syncing", "Suspended", "Queued"):
         return _start(seen, job, now)
     return _running(seen, job, seen.plan, now)
 
@@ -146,6 +149,8 @@ def _start(seen: Observation, job: TorchrunJob, now: float) -> Decision:
     plan = seen.plan
     if plan is None:
         return Decision(current)
+    if (first := filling.needed(seen, job, plan, now)) is not None:
+        return first
     if seen.place is not None and not seen.place.may_start:
         return _in_line(job, plan, seen.place, now)
     held = held_back(seen, job, plan, now)
@@ -201,7 +206,10 @@ def _running(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Dec
     if late is not None:
         return replace(_told(job, "Failed", "DeadlineExceeded", late, now, warning=True), stop=_alive(seen)[0])
     if elastic.outdated(workers, plan):
-        return _resized(seen, job, plan, now)
+        size = f"{plan.min_nodes} to {plan.max_nodes}" if plan.elastic else str(plan.node_count)
+        return _anew(seen, job, "Resized", f"saving and starting again with {size} nodes", now)
+    if seen.restart_attempt and seen.restart_attempt == current.attempt:
+        return _anew(seen, job, "Restarting", "asked for: saving and starting all workers anew", now)
     outcome = _outcome(seen, job, plan, workers, now)
     if outcome is None and plan.elastic:
         fewer = _replacing(seen, job, plan, workers, now)
@@ -256,10 +264,9 @@ def _lost_member(seen: Observation, plan: Plan, workers: tuple[PodObject, ...]) 
     return Outcome("lost", failure=Failure(reason="StoreLost", message="the rendezvous store is gone"))
 
 
-def _resized(seen: Observation, job: TorchrunJob, plan: Plan, now: float) -> Decision:
-    """Its elastic range was changed: save, and start again with the new one. Nobody's fault, and no pause."""
-    size = f"{plan.min_nodes} to {plan.max_nodes}" if plan.elastic else str(plan.node_count)
-    told = _told(job, "Pending", "Resized", f"saving and starting again with {size} nodes", now)
+def _anew(seen: Observation, job: TorchrunJob, reason: str, words: str, now: float) -> Decision:
+    """Its elastic range or its environment was changed: save, and start again. Nobody's fault, and no pause."""
+    told = _told(job, "Pending", reason, words, now)
     return replace(told, delete=_workers_first(seen, (pod for pod in seen.pods if not pod.ended)))
 
 

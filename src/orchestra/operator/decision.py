@@ -29,14 +29,18 @@ class Observation:
     problems: tuple[Problem, ...]
     queue_missing: bool
     pods: tuple[PodObject, ...]
-    """All pods that the job controls."""
+    """All pods that the job controls, but for the one that fills its workspace."""
     progress: Progress | None
     """What rank 0 last reported."""
     in_place: int = 0
     """Restarts in place that an agent of this attempt told of: who is killed has no last word."""
     generation: int = 0
+    sync_pod: PodObject | None = None
+    """The pod that fills the claim of its workspace."""
     cancelled: bool = False
     """Somebody asked for its end."""
+    restart_attempt: int = 0
+    """The attempt that somebody wants followed by a new one."""
     place: Place | None = None
     """Its place in the line of its queue; None where the queue has no line."""
     losses: Losses = field(default_factory=Losses)
@@ -80,6 +84,8 @@ class Decision:
     status: TorchrunJobStatus
     create: bool = False
     """Create whatever of the current attempt is not there."""
+    fill: bool = False
+    """Create the claim of the workspace, and the pod that fills it."""
     replace: tuple[int, ...] = ()
     """Indices of further workers of an elastic attempt."""
     delete: tuple[PodObject, ...] = ()

@@ -13,6 +13,7 @@ import msgspec
 from orchestra.api.base import to_builtins
 from orchestra.api.job import TorchrunJob, TorchrunJobSpec
 from orchestra.api.kubernetes import ObjectMeta
+from orchestra.api.labels import GENERATION_ANNOTATION, RESTART_ANNOTATION
 from orchestra.api.problem import Invalid, Problem
 from orchestra.kube.cache import Cache, Change
 from orchestra.kube.client import Client
@@ -23,8 +24,9 @@ from orchestra.kube.expectations import Expectations
 from orchestra.kube.objects import PODS, Key, Metadata, MetadataOnly, by_controller, by_namespace
 from orchestra.kube.status import StatusWriter
 from orchestra.kube.writes import Child, Creation, NotOurs, Replaced, create_children, delete_owned, together
+from orchestra.operator import filling
 from orchestra.operator.accepted import effective, started_with
-from orchestra.operator.attempt import agent_child, pod_children, restarts_left, shared_children
+from orchestra.operator.attempt import agent_child, filling_children, pod_children, restarts_left, shared_children
 from orchestra.operator.claims import StorageClass, adapted, as_started, is_kept, waited_for
 from orchestra.operator.decide import decide
 from orchestra.operator.decision import Decision, Observation, Told
@@ -33,7 +35,7 @@ from orchestra.operator.etcd import Etcd
 from orchestra.operator.freshness import SOON, Freshness
 from orchestra.operator.gang_reader import GangReader
 from orchestra.operator.half_gangs import Rival, Seniority, looks_for_rivals, may_be_rival, rival
-from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, JobObject, PodObject, QueueObject
+from orchestra.operator.kinds import CANCEL_ANNOTATION, JOBS, ROLE_LABEL, JobObject, PodObject, QueueObject
 from orchestra.operator.life_signs import NodeWatch
 from orchestra.operator.lost_nodes import NODE_LOST_SECONDS, Losses
 from orchestra.operator.moving import WORKSPACE_URL
@@ -123,7 +125,8 @@ class JobController:
 
     def _observe(self, found: JobObject, *, claims_refused: bool = False) -> Observation:
         meta = found.metadata
-        pods = tuple(self._pods_of.get(meta.uid))
+        mine = tuple(self._pods_of.get(meta.uid))
+        pods = tuple(pod for pod in mine if pod.label(ROLE_LABEL) != filling.ROLE)
         problems: list[Problem] = []
         try:
             spec = found.read_spec()
@@ -152,6 +155,8 @@ class JobController:
             in_place=self._board.in_place(meta.uid, status.status_of(job).attempt),
             progress_silence=self._board.silence(meta.uid),
             generation=meta.generation,
+            sync_pod=next((pod for pod in mine if pod.label(ROLE_LABEL) == filling.ROLE), None),
+            restart_attempt=annotated_number(meta, RESTART_ANNOTATION),
             cancelled=CANCEL_ANNOTATION in (meta.annotations or {}),
             losses=self._nodes.losses(pods, _patience(made)) if self._nodes is not None else Losses(),
             not_taken=tuple(not_taken),
@@ -212,6 +217,8 @@ class JobController:
             await self._client.delete(JOBS, meta.key, uid=meta.uid)
             return
         prepared = None
+        if decision.fill:
+            await self._fill(found, seen)
         if decision.create or decision.replace:
             try:
                 prepared = await self._prepare(found, seen, decision)
@@ -267,8 +274,9 @@ class JobController:
         left = restarts_left(made, job)
         image, url = self._moved_by
         options = PodOptions(
-            sees_nodes=sees_nodes, failures_left=left, etcd_image=self._etcd.image, image=image, workspace_url=url
-        )
+            sees_nodes=sees_nodes, failures_left=left, etcd_image=self._etcd.image, image=image, workspace_url=url,
+            code_generation=annotated_number(meta, GENERATION_ANNOTATION),
+        )  # fmt: skip
         children = pod_children(made, meta, attempt, further=decision.replace, options=options)
         there = {pod.metadata.name for pod in seen.pods}
         missing = [child for child in children if child.key.name not in there]
@@ -285,6 +293,20 @@ class JobController:
                 raise
             raise no from error
         return missing
+
+    async def _fill(self, found: JobObject, seen: Observation) -> None:
+        """The workspace's claim and the pod that fills it."""
+        meta, made = found.metadata, seen.plan
+        if made is None:
+            return
+        options = PodOptions(sees_nodes=False, image=self._moved_by[0], workspace_url=self._moved_by[1])
+        wanted = filling_children(made, meta, options)
+        created = await create_children(self._client, wanted, owner_uid=meta.uid, expectations=self._expected)
+        no = refusal_of((error for _, error in created.errors), created.strangers)
+        if no is not None:
+            await self._give_up(found, seen, Decision(status.status_of(seen.job)), no)
+        if not created.complete:
+            raise KubeError(_refusal(created))
 
     async def _create(self, found: JobObject, seen: Observation, decision: Decision, missing: list[Child]) -> None:
         """The pods, all or none: a no half-way takes back what was made of this attempt."""
@@ -385,6 +407,12 @@ def _patience(made: Plan | None) -> float:
 def _attempt(told: Any) -> tuple[Any, Any]:
     """How far a status says that the job is."""
     return (told or {}).get("attempt") or 0, (told or {}).get("phase")
+
+
+def annotated_number(meta: Metadata, name: str) -> int:
+    """A number that somebody wrote on a job; 0 for anything else."""
+    text = (meta.annotations or {}).get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _refusal(creation: Creation) -> str:

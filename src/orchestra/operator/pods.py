@@ -8,11 +8,11 @@ from typing import Any
 
 from orchestra.api.base import to_builtins
 from orchestra.api.template import Scheduling
-from orchestra.operator import elastic, names
+from orchestra.operator import elastic, filling, names
 from orchestra.operator.kinds import JOB_LABEL, ROLE_LABEL
 from orchestra.operator.lost_nodes import with_our_tolerations
 from orchestra.operator.manifests import IMAGE
-from orchestra.operator.moving import LAST_UPLOAD, WORKSPACE_URL, moving, own_workspace
+from orchestra.operator.moving import LAST_UPLOAD, RESOURCES, WORKSPACE_URL, moving, own_workspace
 from orchestra.plan import Plan
 from orchestra.plan.merge import merge
 from orchestra.plan.where import ETCD_IMAGE
@@ -48,6 +48,8 @@ class PodOptions:
     image: str = ""
     """Orchestra's own image, for what moves bytes beside the trainer."""
     workspace_url: str = WORKSPACE_URL
+    code_generation: int = 0
+    """How often the job had new code in place: a worker that joins others must count as they do."""
     etcd_image: str = ETCD_IMAGE
     """For jobs that meet by `etcd-v2` and name no etcd."""
 
@@ -67,6 +69,8 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
     spec["env"] |= {"ORCHESTRA_DATA_DIR": moved.data} if moved.data else {}
     if moved.code:
         spec.setdefault("workingDir", moved.code)
+    spec |= {"ordersSocket": moved.socket} if moved.socket else {}
+    spec |= {"codeGeneration": options.code_generation} if options.code_generation else {}
     if plan.elastic and options.failures_left is not None:
         spec["failuresLeft"] = options.failures_left
     trainer = {
@@ -97,6 +101,22 @@ def worker_pod(plan: Plan, index: int, attempt: int, uid: str, owner: Json, opti
 def _patience(plan: Plan) -> int:
     sends = plan.sync is not None and plan.sync.output
     return (plan.lifecycle.grace_period_seconds or 0) + _STOP_MARGIN + (LAST_UPLOAD if sends else 0)
+
+
+def filling_pod(plan: Plan, uid: str, owner: Json, options: PodOptions = USUAL) -> Json:
+    """The pod that fills the workspace's claim, with the workers' user, selectors and tolerations."""
+    env = [{"name": one.name, "value": one.value or ""} for one in plan.template.env if one.value_from is None]
+    secret = plan.code.secret_name if plan.code is not None else None
+    secret = plan.sync.secret_name if plan.sync is not None and plan.sync.secret_name else secret
+    more = [{"secretRef": {"name": secret}}] if secret else []
+    base = {
+        "image": options.image or IMAGE,
+        "env": [*env, *_references(plan)],
+        "envFrom": [*_env_from(plan), *more],
+        "resources": RESOURCES,
+        **_container_security(plan),
+    }
+    return filling.sync_pod(plan, uid, owner, _placement(plan, options), base, options.workspace_url)
 
 
 def store_pod(plan: Plan, attempt: int, port: int, owner: Json, options: PodOptions = USUAL) -> Json:

@@ -67,6 +67,8 @@ def user_rules() -> list[Json]:
         # What `logs`, `events`, `status` and `why` look at.
         _rule("", ["pods", "events", "persistentvolumeclaims"], _READ),
         _rule("", ["pods/log"], ["get"]),
+        # By such a token, of a short life and for nothing else, the workspace store knows whose a folder is.
+        {**_rule("", ["serviceaccounts/token"], ["create"]), "resourceNames": ["default"]},
     ]
 
 

@@ -129,6 +129,9 @@ class Storage:
 
 
 def _waits(seen: Observation) -> bool:
-    if status.status_of(seen.job).phase != "Provisioning" or not seen.shared_claims:
+    phase = status.status_of(seen.job).phase
+    if phase == "Syncing" and seen.sync_pod is not None and seen.shared_claims:
+        return not seen.sync_pod.spec.node_name
+    if phase != "Provisioning" or not seen.shared_claims:
         return False
     return any(pod.is_worker and not pod.spec.node_name for pod in seen.pods)

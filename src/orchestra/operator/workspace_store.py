@@ -23,12 +23,16 @@ def workspace_manifests(image: str = IMAGE, size: str = "20Gi", store: str = "")
     everyone = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}]
     proxy = {"apiGroups": [""], "resources": ["services/proxy"], "resourceNames": [NAME, f"http:{NAME}:{PORT}"],
              "verbs": ["get", "create", "update"]}  # fmt: skip
+    jobs = {"apiGroups": ["torchrun.ai"], "resources": ["torchrunjobs"], "verbs": ["list"]}
     rbac, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
     made: list[Json] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-        # It may ask whose a token is, and nothing else.
+        # It may ask whose a token is, and which snapshots jobs still need; nothing else.
         {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": NAME},
          "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "system:auth-delegator"}, "subjects": subject},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": NAME}, "rules": [jobs]},
+        {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": f"{NAME}-jobs"},
+         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": NAME}, "subjects": subject},
         # Whoever has a login may knock; the store itself asks for a token of a namespace.
         {"apiVersion": rbac, "kind": "Role", "metadata": meta, "rules": [proxy]},
         {"apiVersion": rbac, "kind": "RoleBinding", "metadata": meta,

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from orchestra.sync.errors import SyncError, Unreachable
 
@@ -22,6 +23,14 @@ _REMEMBERED_S = 30.0
 _MOST = 4096
 
 
+class Caller(NamedTuple):
+    """Whose token it was."""
+
+    namespace: str
+    pod: str = ""
+    """The pod that it is bound to, if it is a pod's."""
+
+
 class NotAllowed(SyncError):
     """The token is missing, expired, of another audience, or no ServiceAccount's."""
 
@@ -30,10 +39,10 @@ class Callers:
     """Asks the API server about tokens; a good answer is remembered for half a minute, by the token's hash."""
 
     def __init__(self, server: str, token_file: Path, ca_file: Path) -> None:
-        self._url = f"{server.rstrip('/')}/apis/authentication.k8s.io/v1/tokenreviews"
+        self._server = server.rstrip("/")
         self._token_file = token_file
         self._tls = ssl.create_default_context(cafile=str(ca_file))
-        self._known: dict[str, tuple[float, str]] = {}
+        self._known: dict[str, tuple[float, Caller]] = {}
         self._lock = threading.Lock()
 
     @staticmethod
@@ -45,8 +54,8 @@ class Callers:
         url = server or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         return Callers(url, token_file or _IN_POD / "token", ca_file or _IN_POD / "ca.crt")
 
-    def namespace_of(self, token: str) -> str:
-        """The namespace of the ServiceAccount whose token this is."""
+    def caller_of(self, token: str) -> Caller:
+        """The namespace of the ServiceAccount whose token this is, and its pod."""
         if not token:
             raise NotAllowed("the token is missing: send it in X-Orchestra-Token")
         key, now = hashlib.sha256(token.encode()).hexdigest(), time.monotonic()
@@ -61,28 +70,36 @@ class Callers:
             self._known[key] = (now + _REMEMBERED_S, found)
         return found
 
-    def _review(self, token: str) -> str:
+    def _review(self, token: str) -> Caller:
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
             "spec": {"token": token, "audiences": [AUDIENCE]},
         }
+        status = self.read("/apis/authentication.k8s.io/v1/tokenreviews", body).get("status") or {}
+        user = status.get("user") or {}
+        account = _ACCOUNT.match(str(user.get("username", "")))
+        if not status.get("authenticated") or AUDIENCE not in (status.get("audiences") or []) or account is None:
+            raise NotAllowed(f"the token is not a ServiceAccount's of audience {AUDIENCE}, or it has expired")
+        pods = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-name") or [""]
+        return Caller(account[1], str(pods[0]))
+
+    def read(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """One answer of the API server."""
         request = urllib.request.Request(  # noqa: S310 -- https by construction
-            self._url,
-            data=json.dumps(body).encode(),
+            f"{self._server}{path}",
+            data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self._own_token()}", "Content-Type": "application/json"},
         )
         try:
             with urllib.request.urlopen(request, timeout=10, context=self._tls) as answer:  # noqa: S310
-                status = json.load(answer).get("status") or {}
+                found: dict[str, Any] = json.load(answer)
+                return found
         except urllib.error.HTTPError as error:
-            raise Unreachable(f"the API server does not review tokens for us: {error.code}") from None
+            what = path.partition("?")[0].rpartition("/")[2]
+            raise Unreachable(f"the API server does not let us use its {what}: {error.code}") from None
         except (OSError, ValueError) as error:
             raise Unreachable(f"the API server does not answer: {type(error).__name__}") from None
-        account = _ACCOUNT.match(str((status.get("user") or {}).get("username", "")))
-        if not status.get("authenticated") or AUDIENCE not in (status.get("audiences") or []) or account is None:
-            raise NotAllowed(f"the token is not a ServiceAccount's of audience {AUDIENCE}, or it has expired")
-        return account[1]
 
     def _own_token(self) -> str:
         try:

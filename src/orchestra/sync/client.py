@@ -16,7 +16,7 @@ import msgspec
 
 from orchestra.sync import packs
 from orchestra.sync.blobs import FolderSource
-from orchestra.sync.errors import Damaged, Missing, NoAccess, SyncError, Unreachable
+from orchestra.sync.errors import Busy, Damaged, Missing, NoAccess, SyncError, Unreachable
 from orchestra.sync.hashing import hash_of
 from orchestra.sync.server import PART_BYTES, PART_HEADER, TOKEN_HEADER
 from orchestra.sync.snapshot import Snapshot
@@ -111,15 +111,15 @@ def refusal(code: int, body: bytes, where: str) -> SyncError:
         message = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
         message = f"HTTP {code}"
-    kind = {401: NoAccess, 403: NoAccess, 404: Missing, 422: Damaged}.get(code, Unreachable)
+    kind = {401: NoAccess, 403: NoAccess, 404: Missing, 409: Busy, 422: Damaged}.get(code, Unreachable)
     return kind(f"the workspace store at {where}: {message}")
 
 
 class _Served:
     """Enough of a `Remote` for a `Store` to pull from."""
 
-    def __init__(self, ask: DirectAsk) -> None:
-        self._ask, self.url = ask, ask.url
+    def __init__(self, ask: Ask, url: str) -> None:
+        self._ask, self.url = ask, url
 
     def get(self, key: str) -> bytes:
         """A whole object."""
@@ -136,5 +136,10 @@ class _Served:
 
 def served_store(url: str, token_file: Path) -> Store:
     """The store as a worker sees it: to pull from."""
-    remote: Any = _Served(DirectAsk(url, lambda: token_file.read_text().strip()))
+    return served_by(DirectAsk(url, lambda: token_file.read_text().strip()), url)
+
+
+def served_by(ask: Ask, url: str = "the workspace store") -> Store:
+    """The store as whoever asks this way sees it: to pull from."""
+    remote: Any = _Served(ask, url)
     return Store(remote)

@@ -23,6 +23,10 @@ class Taken(SyncError):
     """A create-only name is there already, with other content."""
 
 
+class Busy(SyncError):
+    """Somebody else is doing that just now."""
+
+
 class NoAccess(SyncError):
     """The credentials are missing, wrong, or not allowed to do this."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from orchestra.sync.blobs import Blobs
 from orchestra.sync.company import Company
 from orchestra.sync.errors import Damaged, Missing, SyncError
 from orchestra.sync.hashing import hash_of
+from orchestra.sync.inplace import INSIDE, flip, stage, standing, stood
 from orchestra.sync.moving import Git, Orders, Served, Told, mib, plain_only, say, without_query
 from orchestra.sync.outputs import Outputs
 from orchestra.sync.remote import Remote, shown
@@ -30,23 +32,24 @@ RESUMED = "resumed"
 
 def fetch(orders: Orders) -> None:
     """Everything that the orders name. Raises `SyncError` with what is missing and where."""
-    if orders.git and orders.code_folder:
+    mine = not orders.shared_code  # else somebody has brought it for all
+    if orders.git and orders.code_folder and mine:
         _clone(orders.git, Path(orders.code_folder))  # before the store is used: this forks
     with _alone_on_output(orders):
-        _fetch(orders)
+        _fetch(orders, mine)
 
 
-def _fetch(orders: Orders) -> None:
-    if orders.workspace and orders.code_folder:
+def _fetch(orders: Orders, mine: bool) -> None:
+    if orders.workspace and orders.code_folder and mine:
         _deliver(orders.workspace, Path(orders.code_folder))
     for what, url, folder in (
-        ("code", orders.code, orders.code_folder),
+        ("code", orders.code if mine else None, orders.code_folder),
         ("data", orders.data, orders.data_folder),
     ):
         if url and folder:
             with _alone(Path(folder)):
                 _bring(what, url, Path(folder))
-    if orders.code_folder:
+    if orders.code_folder and os.access(orders.code_folder, os.W_OK):
         _link(Path(orders.code_folder), orders)
     if orders.output and orders.output_folder:
         _resume(orders, without_query(orders.output), Path(orders.output_folder))
@@ -73,7 +76,8 @@ def _link(folder: Path, orders: Orders) -> None:
     """`data` and `out` beside the code, as in the scripts that people know, unless the code has its own."""
     for name, url, place in (("data", orders.data, orders.data_folder), ("out", orders.output, orders.output_folder)):
         if url and place and not os.path.lexists(folder / name):
-            (folder / name).symlink_to(place)
+            with contextlib.suppress(FileExistsError):  # another worker, where they share the folder
+                (folder / name).symlink_to(place)
 
 
 def _bring(what: str, url: str, folder: Path) -> None:
@@ -96,22 +100,34 @@ def _deliver(wanted: Served, folder: Path) -> None:
     """A snapshot of the workspace store, as the folder itself: it is a volume of this pod's own."""
     from orchestra.sync.client import served_store
 
-    told, inside = Told("code"), folder / ".orchestra"
+    told, inside = Told("code"), folder / INSIDE
+    now = standing(folder)
+    if now is not None and now.id == wanted.snapshot:
+        say(f"code: snapshot {wanted.snapshot[:12]} stands in {folder} already")
+        return
     store = served_store(wanted.url, Path(wanted.token_file))
+    if now is not None:  # a claim that outlived a worker, and new code came meanwhile
+        staged = stage(store, wanted.snapshot, folder)
+        flip(folder, wanted.snapshot)
+        say(f"code: snapshot {wanted.snapshot[:12]}, {len(staged.paths):,} changes, in {told.seconds:.1f} s")
+        return
     applied = deliver(store, wanted.snapshot, Blobs(inside / "blobs", link=True), inside)
+    brought = store.manifest(wanted.snapshot)
+    manifest, files = brought.encode(), f"{brought.files:,} files, {mib(brought.bytes)}"
     for entry in sorted(applied.tree.iterdir()):
         there = folder / entry.name
         if there.is_dir() and not there.is_symlink():
             shutil.rmtree(there)  # of a container that was killed before
         entry.replace(there)
     shutil.rmtree(inside, ignore_errors=True)
-    say(f"code: snapshot {wanted.snapshot[:12]} from {wanted.url} in {told.seconds:.1f} s")
+    stood(folder, wanted.snapshot, manifest)
+    say(f"code: snapshot {wanted.snapshot[:12]}, {files}, from {wanted.url} in {told.seconds:.1f} s")
 
 
 def _clone(git: Git, folder: Path) -> None:
-    """One commit of a repository; nobody is asked for a password."""
+    """One commit of a repository; nobody is asked for a password. A Secret's are in the environment, never in words."""
     folder.mkdir(parents=True, exist_ok=True)
-    env = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
+    env = os.environ | {"GIT_TERMINAL_PROMPT": "0"} | git_credentials(os.environ)
     for words in (["init", "-q"], ["fetch", "-q", "--depth", "1", "--", git.url, git.ref or "HEAD"],
                   ["checkout", "-q", "--force", "FETCH_HEAD"], ["rev-parse", "HEAD"]):  # fmt: skip
         try:
@@ -123,6 +139,21 @@ def _clone(git: Git, folder: Path) -> None:
             reason = (done.stderr.strip().splitlines() or ["it failed"])[-1].replace(git.url, shown(git.url))
             raise Missing(f"{git.ref or 'HEAD'} of {shown(git.url)} could not be fetched: {reason}")
     say(f"code: commit {done.stdout.strip()[:10]} of {shown(git.url)}")
+
+
+def git_credentials(env: Mapping[str, str]) -> dict[str, str]:
+    """How git is told the user and password (or token) of a Secret, by the keys that such Secrets have."""
+    password = next((env[name] for name in ("GIT_PASSWORD", "GIT_TOKEN", "password", "token") if env.get(name)), "")
+    if not password:
+        return {}
+    user = env.get("GIT_USERNAME") or env.get("username") or "git"
+    helper = '!f() { echo "username=$ORCHESTRA_GIT_USER"; echo "password=$ORCHESTRA_GIT_PASSWORD"; }; f'
+    return {
+        "ORCHESTRA_GIT_USER": user, "ORCHESTRA_GIT_PASSWORD": password,
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": "",  # nobody else's
+        "GIT_CONFIG_KEY_1": "credential.helper", "GIT_CONFIG_VALUE_1": helper,
+    }  # fmt: skip
 
 
 def _resume(orders: Orders, url: str, folder: Path) -> None:

@@ -126,6 +126,11 @@ class Changes:
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
+    @property
+    def touched(self) -> frozenset[str]:
+        """Every path that differs."""
+        return frozenset((*self.added, *self.removed, *self.changed))
+
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 

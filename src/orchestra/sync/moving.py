@@ -62,6 +62,12 @@ class Orders(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Seconds between two signs of life on the output."""
     logs: str | None = None
     """Folder with the agent's logs, sent as `log.txt`."""
+    worker: str = ""
+    """Name of this worker's pod."""
+    socket: str | None = None
+    """Where its agent takes orders about new code."""
+    shared_code: bool = False
+    """All workers see one folder: the first one changes it."""
     state: str
     """Folder for what one step has to know of another: what was resumed from, hashes, the result."""
 

@@ -7,6 +7,10 @@
     POST /v1/packs/<hash>         the upload is whole: it is checked, every blob in it too, and kept
     POST /v1/snapshots/<id>       the upload of that name is a manifest: published once all its blobs are here
     GET  /v1/snapshots/<id>, GET /v1/packs/<hash>[?from=&to=]
+    POST /v1/workers/<job>?wait=S a worker's report -> its next order, as soon as there is one (board.py)
+    GET  /v1/workers/<job>        those that asked lately
+    POST /v1/reloads/<job>        new code for a running job; POST .../go: it is written down
+    GET  /v1/reloads/<job>?id=&after=&wait=S  how far it is
 
 Who calls is told by a ServiceAccount token of audience `orchestra-workspace` in a header of our own (the API server's
 proxy strips the usual one). The namespace comes from the token, never from the path: another namespace's snapshots do
@@ -33,8 +37,10 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from orchestra.api.problem import Invalid
+from orchestra.sync.board import Asked, Board, Report
 from orchestra.sync.callers import Callers, NotAllowed
-from orchestra.sync.errors import Damaged, Missing, NoRoom, SyncError
+from orchestra.sync.errors import Busy, Damaged, Missing, NoRoom, SyncError
+from orchestra.sync.forgetting import Forgetting, named_by_jobs
 from orchestra.sync.hashing import hash_of, is_hash
 from orchestra.sync.manifest import decode
 from orchestra.sync.remote import Remote
@@ -45,8 +51,11 @@ PART_HEADER = "X-Orchestra-Part"
 PART_BYTES = 1 << 20
 _PACK_BYTES = 1 << 30
 _BLOB_BYTES = 1 << 30
+_QUIET_S = 3600.0
 _ABANDONED_S = 24 * 3600.0
 _UPLOAD = re.compile(r"/v1/uploads/([0-9a-f]{64})(?:/(\d{1,12}))?\Z")
+_JOB = re.compile(r"/v1/(workers|reloads)/([A-Za-z0-9-]{1,64})(/go)?\Z")
+_LONGEST_WAIT_S = 30.0
 _KEPT = re.compile(r"/v1/(packs|snapshots)/([0-9a-f]{64})\Z")
 
 
@@ -56,6 +65,8 @@ class Service:
     def __init__(self, url: str, uploads: Path) -> None:
         self._url, self._uploads = url.rstrip("/"), uploads
         self._stores: dict[str, Store] = {}
+        self._sent: dict[str, float] = {}
+        self.board = Board()
         self._lock = threading.Lock()
 
     def store(self, namespace: str) -> Store:
@@ -65,6 +76,20 @@ class Service:
                 cache = self._uploads / "catalogues" / namespace
                 self._stores[namespace] = Store(Remote(f"{self._url}/{namespace}"), cache)
             return self._stores[namespace]
+
+    def stores(self) -> dict[str, Store]:
+        """Those of all namespaces that ever sent anything."""
+        found = {key.partition("/")[0] for key in (item.key for item in Remote(self._url).listing())}
+        return {namespace: self.store(namespace) for namespace in sorted(found)}
+
+    def quiet(self, namespace: str, seconds: float) -> bool:
+        """Whether nobody has sent anything lately: what was asked about may be about to be named."""
+        return time.monotonic() - self._sent.get(namespace, float("-inf")) > min(_QUIET_S, seconds)
+
+    def missing(self, namespace: str, hashes: list[str]) -> list[str]:
+        """Which of these blobs are not here."""
+        self._sent[namespace] = time.monotonic()
+        return self.store(namespace).missing(hashes)
 
     def have(self, namespace: str, name: str) -> int:
         """How much of an upload is here."""
@@ -153,8 +178,10 @@ def _handler(service: Service, callers: Callers) -> type[BaseHTTPRequestHandler]
                     self.close_connection = True
                     self._fail(413, "parts have at most 1 MiB")
                 else:
-                    namespace = callers.namespace_of(self.headers.get(TOKEN_HEADER) or "")
-                    self._send(200, answer(namespace, body))  # type: ignore[operator]
+                    self._caller = callers.caller_of(self.headers.get(TOKEN_HEADER) or "")
+                    self._send(200, answer(self._caller.namespace, body))  # type: ignore[operator]
+            except Busy as error:
+                self._fail(409, str(error))
             except NotAllowed as error:
                 self._fail(401, str(error))
             except (Missing, LookupError) as error:
@@ -168,6 +195,8 @@ def _handler(service: Service, callers: Callers) -> type[BaseHTTPRequestHandler]
 
         def _get(self, namespace: str, _body: bytes) -> bytes:
             upload, kept = _UPLOAD.match(self._url.path), _KEPT.match(self._url.path)
+            if job := _JOB.match(self._url.path):
+                return self._about_job(namespace, job[1], job[2])
             if upload:
                 return json.dumps({"have": service.have(namespace, upload[1])}).encode()
             if not kept:
@@ -181,7 +210,9 @@ def _handler(service: Service, callers: Callers) -> type[BaseHTTPRequestHandler]
         def _post(self, namespace: str, body: bytes) -> bytes:
             if self._url.path == "/v1/missing":
                 asked = [name for name in msgspec.json.decode(body, type=list[str]) if is_hash(name)]
-                return msgspec.json.encode(service.store(namespace).missing(asked))
+                return msgspec.json.encode(service.missing(namespace, asked))
+            if job := _JOB.match(self._url.path):
+                return self._for_job((namespace, job[2]), job[1] + (job[3] or ""), body)
             kept = _KEPT.match(self._url.path)
             if not kept:
                 raise LookupError("there is nothing of that name")
@@ -197,6 +228,35 @@ def _handler(service: Service, callers: Callers) -> type[BaseHTTPRequestHandler]
                 raise ValueError("parts have at most 1 MiB")
             digest = self.headers.get(PART_HEADER) or ""
             return json.dumps({"have": service.part(namespace, upload[1], int(upload[2]), body, digest)}).encode()
+
+        def _about_job(self, namespace: str, what: str, uid: str) -> bytes:
+            if what == "workers":
+                return msgspec.json.encode(service.board.workers((namespace, uid)))
+            query = {name: values[0] for name, values in parse_qs(self._url.query).items()}
+            found = service.board.look((namespace, uid), query["id"], query.get("after", ""), self._wait(query))
+            if found is None:
+                raise LookupError("this store knows of no such change: it was started anew meanwhile")
+            return msgspec.json.encode(found)
+
+        def _for_job(self, key: tuple[str, str], what: str, body: bytes) -> bytes:
+            if what == "workers":
+                report = msgspec.json.decode(body, type=Report)
+                if self._caller.pod and self._caller.pod != report.worker:
+                    raise NotAllowed(f"{self._caller.pod} speaks for itself only, not for {report.worker}")
+                query = {name: values[0] for name, values in parse_qs(self._url.query).items()}
+                return msgspec.json.encode(service.board.hear(key, report, self._wait(query)))
+            if what == "reloads":
+                asked = msgspec.json.decode(body, type=Asked)
+                if asked.snapshot and not service.store(key[0]).has(asked.snapshot):
+                    raise Missing(f"snapshot {asked.snapshot[:12]} is not here; send it first")
+                return msgspec.json.encode(service.board.ask(key, asked))
+            if what == "reloads/go":
+                service.board.go(key, str(msgspec.json.decode(body)["id"]))
+                return b"{}"
+            raise LookupError("there is nothing of that name")
+
+        def _wait(self, query: dict[str, str]) -> float:
+            return min(_LONGEST_WAIT_S, max(0.0, float(query.get("wait", "0"))))
 
         def _send(self, code: int, body: bytes) -> None:
             self.send_response(code)
@@ -223,12 +283,24 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 512
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _again_and_again(forgetting: Forgetting, after: float) -> None:
+    while True:
+        time.sleep(min(3600.0, max(0.5, after / 10)))
+        forgetting.once()
+
+
 def main(words: list[str]) -> int:
     """Serves until SIGTERM."""
     parser = argparse.ArgumentParser(prog="orchestra.sync.server")
     parser.add_argument("--store", required=True, metavar="URL", help="file:///folder of a volume, s3://, gs://, az://")
     parser.add_argument("--uploads", required=True, type=Path, help="folder for uploads that are not whole yet")
     parser.add_argument("--listen", default="0.0.0.0:8080", metavar="HOST:PORT")
+    told = "snapshots that no unfinished job names go after this (default: a day; 0: never)"
+    parser.add_argument("--forget-after", type=float, default=24 * 3600.0, metavar="SECONDS", help=told)
     parser.add_argument("--kubernetes", default="", metavar="URL", help="outside a cluster: the API server")
     parser.add_argument("--token-file", type=Path, help="outside a cluster: our own token")
     parser.add_argument("--ca-file", type=Path, help="outside a cluster: the API server's certificate authority")
@@ -245,6 +317,12 @@ def main(words: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
     room = shutil.disk_usage(args.uploads).free >> 20
     print(f"workspace store on port {server.server_address[1]}, {room:,} MiB for uploads", flush=True)
+    if args.forget_after > 0:
+        after = args.forget_after
+        janitor = Forgetting(
+            service.stores, lambda one: service.quiet(one, after), lambda: named_by_jobs(callers), after, _say
+        )
+        threading.Thread(target=_again_and_again, args=(janitor, after), daemon=True).start()
     server.serve_forever()
     return 0
 

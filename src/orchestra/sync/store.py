@@ -10,7 +10,7 @@ lock: two clients that push the same at once write the same bytes under the same
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,10 +144,17 @@ class Store:
         """A snapshot's manifest, checked: its hash, and that it is harmless."""
         return self._stored(id)[0]
 
-    def pull(self, id: str, into: Blobs, progress: Progress | None = None) -> Manifest:
-        """Bring a snapshot's blobs here, those that are not here yet. Every one is checked."""
+    def packs_of(self, id: str) -> dict[str, int]:
+        """The packs that a snapshot needs, with their sizes."""
+        return self._stored(id)[1]
+
+    def pull(
+        self, id: str, into: Blobs, progress: Progress | None = None, only: Collection[str] | None = None
+    ) -> Manifest:
+        """Bring a snapshot's blobs here (or `only` these), those that are not here yet. Every one is checked."""
         manifest, used = self._stored(id)
-        wanted = {name: size for name, size in manifest.blobs().items() if not into.has(name)}
+        asked = {name: size for name, size in manifest.blobs().items() if only is None or name in only}
+        wanted = {name: size for name, size in asked.items() if not into.has(name)}
         everything = len(wanted) == len(manifest.blobs())
         total, done = sum(wanted.values()), 0
 

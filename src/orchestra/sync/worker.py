@@ -1,8 +1,8 @@
-"""`python -m orchestra.sync.worker fetch|send ORDERS`: moves the bytes of one worker.
+"""`python -m orchestra.sync.worker fetch|send|follow ORDERS`: moves the bytes of one worker.
 
-In a pod these are an init container and a native sidecar of the Orchestra image; on this machine, two processes beside
+In a pod these are an init container and native sidecars of the Orchestra image; on this machine, two processes beside
 the job. `fetch` ends when everything is here. `send` goes on until SIGTERM (or until whoever started it is gone: its
-standard input closes), then sends everything once more and ends with 0 if all of it is there.
+standard input closes), then sends everything once more and ends with 0 if all of it is there. `follow` brings new code.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import threading
 
 REFUSED = 3
 """Exit code: another try would find the same."""
-_USAGE = "usage: python -m orchestra.sync.worker fetch|send ORDERS.json|env:NAME"
+_USAGE = "usage: python -m orchestra.sync.worker fetch|send|follow ORDERS.json|env:NAME"
 
 
 def main(words: list[str]) -> int:
     """0 when all was moved; 1 with the reason, 3 where trying again is of no use; 2 for a wrong call."""
-    if len(words) != 2 or words[0] not in ("fetch", "send"):
+    if len(words) != 2 or words[0] not in ("fetch", "send", "follow"):
         print(_USAGE, file=sys.stderr)
         return 2
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set() if words[0] == "send" else sys.exit(143))
+        signal.signal(number, lambda *_: stop.set() if words[0] == "send" else _leave(words[0]))
     from orchestra.api.problem import Invalid
     from orchestra.sync.company import InUse
     from orchestra.sync.errors import Missing, NoAccess, SyncError
@@ -41,6 +41,10 @@ def main(words: list[str]) -> int:
 
             fetch(orders)
             return 0
+        if words[0] == "follow":
+            from orchestra.sync.following import Follower
+
+            return Follower(orders, stop).run()
         from orchestra.sync.sending import Sender
 
         threading.Thread(target=_until_closed, args=(stop,), daemon=True).start()
@@ -50,6 +54,11 @@ def main(words: list[str]) -> int:
         return REFUSED
     except SyncError as error:
         return fail(error)
+
+
+def _leave(what: str) -> None:
+    """At once: `fetch` begins again in the next pod, and `follow` has nothing to finish."""
+    os._exit(0 if what == "follow" else 143)
 
 
 def _until_closed(stop: threading.Event) -> None:

@@ -95,7 +95,7 @@ def test_a_late_worker_keeps_everybody_on_the_old_code_and_is_named(
     finally:
         os.kill(agent, signal.SIGCONT)
     assert answer is not None
-    assert (answer.state, answer.late) == ("refused", [1])
+    assert (answer.state, answer.late) == ("refused", ["1"])
     assert "node 1 did not answer" in answer.message
     assert snapshot_of(local.engine.get("late")) == before
     progress = local.engine.get("late").status.progress  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.helm
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "orchestra"
 CONFIG = ("crd/bases/torchrun.ai_torchrunjobs.yaml", "crd/bases/torchrun.ai_torchrunqueues.yaml", "rbac/role.yaml",
-          "deployment.yaml", "monitoring/servicemonitor.yaml")  # fmt: skip
+          "deployment.yaml", "workspace.yaml", "monitoring/servicemonitor.yaml")  # fmt: skip
 HELMS_OWN = ("helm.sh/", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version")
 Json = dict[str, Any]
 
@@ -46,13 +46,24 @@ def without_helms_own(document: Json) -> Json:
 
 
 def test_the_chart_renders_the_same_objects_as_config(tmp_path: Path) -> None:
-    chart = rendered(tmp_path, "--set", "serviceMonitor.enabled=true")
+    chart = rendered(tmp_path, "--set", "serviceMonitor.enabled=true", "--set", "workspaceStore.enabled=true")
     config = by_name(
         document for file in CONFIG for document in yaml.safe_load_all((ROOT / "config" / file).read_text())
     )
     assert chart.keys() == config.keys()
     for name, document in config.items():
         assert chart[name] == document, name
+
+
+def test_the_store_may_stand_before_a_bucket_and_in_another_namespace(tmp_path: Path) -> None:
+    options = ("--set", "workspaceStore.enabled=true", "--set", "workspaceStore.url=s3://bucket/snapshots")
+    text = helm("template", "orchestra", CHART, "-n", "elsewhere", *options, home=tmp_path)
+    named = by_name(yaml.safe_load_all(text))
+    store = named["Deployment elsewhere/orchestra-workspace"]["spec"]["template"]["spec"]
+    assert "--store=s3://bucket/snapshots" in store["containers"][0]["command"]
+    assert not any(name.startswith("PersistentVolumeClaim") for name in named)
+    operator = named["Deployment elsewhere/orchestra-operator"]["spec"]["template"]["spec"]["containers"][0]
+    assert "--workspace-url=http://orchestra-workspace.elsewhere.svc:8080" in operator["args"]
 
 
 def test_for_some_namespaces_it_renders_what_install_applies(tmp_path: Path) -> None:

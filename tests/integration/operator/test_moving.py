@@ -20,6 +20,7 @@ _PLURALS = {
     "Deployment": "apis/apps/v1/namespaces/{}/deployments",
     "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
 

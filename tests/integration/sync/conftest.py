@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from integration.sync.store_process import StoreProcess, default_account
 from orchestra.sync.pace import Patience
 from orchestra.sync.remote import Remote
 from testbed.azurite import Azurite, running
+from testbed.control_plane import ControlPlane
 from testbed.object_store import ObjectStore
 
 KINDS = ["s3", "file", pytest.param("az", marks=pytest.mark.azurite)]
@@ -65,3 +67,13 @@ def remote(url: str) -> Remote:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def store(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[StoreProcess]:
+    default_account(control_plane, namespace)
+    folder = tmp_path / "store"
+    folder.mkdir()
+    made = StoreProcess(control_plane, namespace, folder)
+    yield made
+    made.kill()

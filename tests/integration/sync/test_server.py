@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from integration.agent.worker import until
+from integration.sync.store_process import StoreProcess, default_account
 from orchestra.cluster.bridge import Bridge
-from orchestra.cluster.workspace import NoStore, send_folder
+from orchestra.cluster.workspace import NoStore, Proxy, send_folder
 from orchestra.kube.client import Client
 from orchestra.kube.config import load_kubeconfig
+from orchestra.operator.workspace_store import workspace_manifests
 from orchestra.sync.blobs import Blobs
-from orchestra.sync.callers import AUDIENCE
 from orchestra.sync.client import DirectAsk, push, served_store
 from orchestra.sync.errors import Damaged, Missing, NoAccess
 from orchestra.sync.hashing import hash_of
@@ -30,98 +24,16 @@ from orchestra.sync.server import PART_HEADER
 from orchestra.sync.snapshot import Limits, snapshot
 from orchestra.sync.workspace import deliver
 from testbed.control_plane import ControlPlane
-from testbed.ports import free_port
+from testbed.crds import install_crds
 
 pytestmark = pytest.mark.control_plane
-
-
-class StoreProcess:
-    """The store as a process that can be killed and started again at the same address."""
-
-    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
-        self._plane, self._namespace, self._folder = plane, namespace, folder
-        self.port = free_port("0.0.0.0")  # noqa: S104 -- the API server comes by this machine's own address
-        plane.admin.create(
-            f"/api/v1/namespaces/{namespace}/serviceaccounts",
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "store"}},
-        )
-        subject = {"kind": "ServiceAccount", "name": "store", "namespace": namespace}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"}
-        plane.admin.create(
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-             "metadata": {"name": f"{namespace}-store"}, "roleRef": role, "subjects": [subject]},
-        )  # fmt: skip
-        config = yaml.safe_load(plane.service_account_kubeconfig(namespace, "store").read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self._server = cluster["server"]
-        (folder / "token").write_text(user["token"])
-        (folder / "ca.crt").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        words = [sys.executable, "-m", "orchestra.sync.server", "--store", (self._folder / "kept").as_uri(),
-                 "--uploads", str(self._folder / "uploads"), "--listen", f"0.0.0.0:{self.port}",
-                 "--kubernetes", self._server, "--token-file", str(self._folder / "token"),
-                 "--ca-file", str(self._folder / "ca.crt")]  # fmt: skip
-        self._process = subprocess.Popen(words)
-        end = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"{self.url}/healthz", timeout=5):  # noqa: S310
-                    return
-            except (OSError, urllib.error.URLError):
-                assert self._process.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.1)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def token(self, namespace: str, audience: str = AUDIENCE) -> str:
-        answer = self._plane.admin.create(
-            f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token",
-            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-             "spec": {"audiences": [audience], "expirationSeconds": 600}},
-        )  # fmt: skip
-        return str(answer["status"]["token"])
-
-    def ask(self, namespace: str, audience: str = AUDIENCE) -> DirectAsk:
-        token = self.token(namespace, audience)
-        return DirectAsk(self.url, lambda: token, seconds=30)
 
 
 @pytest.fixture
 def other(control_plane: ControlPlane) -> Iterator[str]:
     with control_plane.namespace("other-") as name:
-        _default_account(control_plane, name)
+        default_account(control_plane, name)
         yield name
-
-
-def _default_account(plane: ControlPlane, namespace: str) -> None:
-    """The controller that makes it may take a moment, or not be there at all."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    if plane.admin.find(f"{path}/default") is None:
-        body: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-        plane.admin.create(path, body)
-
-
-@pytest.fixture
-def store(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[StoreProcess]:
-    _default_account(control_plane, namespace)
-    folder = tmp_path / "store"
-    folder.mkdir()
-    made = StoreProcess(control_plane, namespace, folder)
-    yield made
-    made.kill()
 
 
 @pytest.fixture
@@ -196,7 +108,7 @@ def test_the_command_line_reaches_it_through_the_api_server(
     client, bridge = Client(load_kubeconfig(control_plane.admin_kubeconfig), manager="test"), Bridge()
     try:
         with pytest.raises(NoStore, match="there is no workspace store"):
-            send_folder(bridge, client, namespace, project, [], Limits(), system=namespace)
+            send_folder(Proxy(bridge, client, namespace, namespace), project, [], Limits())
         meta = {"name": "orchestra-workspace"}
         control_plane.admin.create(
             f"/api/v1/namespaces/{namespace}/services",
@@ -217,7 +129,7 @@ def test_the_command_line_reaches_it_through_the_api_server(
              "subsets": [{"addresses": [{"ip": address, "targetRef": target}],
                           "ports": [{"name": "http", "port": store.port}]}]},
         )  # fmt: skip
-        taken = send_folder(bridge, client, namespace, project, [], Limits(), system=namespace)
+        taken = send_folder(Proxy(bridge, client, namespace, namespace), project, [], Limits())
         token = tmp_path / "token"
         token.write_text(store.token(namespace))
         applied = deliver(served_store(store.url, token), taken.id, Blobs(tmp_path / "blobs"), tmp_path / "app")
@@ -231,3 +143,43 @@ def _own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("10.255.255.255", 1))  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def test_only_what_an_unfinished_job_names_is_kept(
+    control_plane: ControlPlane, store: StoreProcess, namespace: str, project: Path, tmp_path: Path
+) -> None:
+    install_crds(control_plane.admin, Path(__file__).parents[3] / "config" / "crd" / "bases")
+    subject = {"kind": "ServiceAccount", "name": "store", "namespace": namespace}
+    (rights,) = [body for body in workspace_manifests() if body["kind"] == "ClusterRole"]
+    role = {**rights, "metadata": {"name": f"{namespace}-jobs"}}
+    group = "rbac.authorization.k8s.io"
+    control_plane.admin.create(f"/apis/{group}/v1/clusterroles", role)
+    control_plane.admin.create(
+        f"/apis/{group}/v1/clusterrolebindings",
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": role["metadata"],
+         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role["metadata"]["name"]},
+         "subjects": [subject]},
+    )  # fmt: skip
+    ask = store.ask(namespace)
+    needed = push(snapshot(project), ask).id
+    (project / "train.py").write_text("print('another')\n")
+    lone = push(snapshot(project), ask).id
+    job = {"apiVersion": "torchrun.ai/v1alpha1", "kind": "TorchrunJob", "metadata": {"name": "train"},
+           "spec": {"jobQueue": "q", "command": "python train.py", "workspace": {"snapshot": needed}}}  # fmt: skip
+    control_plane.admin.create(f"/apis/torchrun.ai/v1alpha1/namespaces/{namespace}/torchrunjobs", job)
+    store.kill()
+    store.start("--forget-after", "1")
+
+    def forgotten() -> bool:
+        try:
+            ask("GET", f"/v1/snapshots/{lone}", None, {})
+        except Missing:
+            return True
+        return False
+
+    until(forgotten, 120, "what nobody needs is forgotten")
+    token = tmp_path / "token"
+    token.write_text(store.token(namespace))
+    applied = deliver(served_store(store.url, token), needed, Blobs(tmp_path / "blobs"), tmp_path / "app")
+    assert (applied.tree / "train.py").read_text() == "print('hello')\n"
+    assert push(snapshot(project), ask).id == lone, "and can be sent again"

@@ -29,7 +29,11 @@ def test_nothing_is_added_where_nothing_moves() -> None:
 
 def test_a_snapshot_is_pulled_by_id_with_a_token_that_only_the_puller_sees() -> None:
     spec = pod(workspace={"snapshot": ID})
-    (fetch,) = spec["initContainers"]
+    fetch, follow = spec["initContainers"]
+    assert (follow["name"], follow["restartPolicy"]) == ("orchestra-code", "Always")
+    assert (orders(follow)["worker"], orders(follow)["socket"]) == ("train-0", "/run/orchestra/state/orders.sock")
+    launch = next(one["value"] for one in spec["containers"][0]["env"] if one["name"] == "ORCHESTRA_SPEC")
+    assert json.loads(launch)["ordersSocket"] == "/run/orchestra/state/orders.sock"
     assert fetch["image"] == "registry/orchestra:1"
     assert orders(fetch)["workspace"] == {
         "url": "http://store:8080", "snapshot": ID, "tokenFile": "/var/run/orchestra-token/token",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +15,11 @@ from orchestra.cli import exit_codes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from orchestra.api.reloaded import Reloaded
+    from orchestra.cluster.engine import KubernetesEngine
     from orchestra.local.engine import LocalEngine
-    from orchestra.local.reload import Reloaded
+
+    Reloads = LocalEngine | KubernetesEngine
 
 EPILOG = """\
 The changed files are staged for all workers, and all change or none: the ranks stop at one agreed step, save, and
@@ -41,31 +46,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 when the job runs the folder's code, 1 when it was refused."""
     from orchestra.api.engine import EngineError
-    from orchestra.cli.engines import choose
-    from orchestra.local.engine import LocalEngine
     from orchestra.local.submitted_code import snapshot_of
     from orchestra.plan.status import status_of
 
-    engine, name = choose(args)
-    if not isinstance(engine, LocalEngine):
-        raise EngineError(
-            f"{name} runs on {engine.where}: new code for a running job works on this machine only so far"
-        )
+    engine, name = chosen(args)
     progress = status_of(engine.get(name)).progress
     if status_of(engine.get(name)).phase == "Running" and (progress is None or progress.step is None):
         print(f"{name} reports no steps: it restarts from its own last checkpoint, if it writes any", file=sys.stderr)
     if not args.watch:
         return _once(args, engine, name)
-    code, generation = exit_codes.OK, ""
-    for _ in _edits(engine.folder(name)):
+    code, generation, ended = exit_codes.OK, "", _interrupted()
+    for _ in _edits(engine.folder(name), 1 if engine.name == "local" else 10, ended):
         if status_of(engine.get(name)).phase != "Running":
             print(f"{name} is {status_of(engine.get(name)).phase}")
             return code
         now = snapshot_of(engine.get(name)) or ""
-        if now != generation:
-            engine.preload(name)  # the successors of those that run now
-            generation = now
         try:
+            if now != generation:
+                engine.preload(name)  # the successors of those that run now
+                generation = now
             code = _once(args, engine, name, quiet=True)
         except EngineError as error:  # a folder that is being edited all the while: the next look may do
             print(error, file=sys.stderr)
@@ -73,7 +72,27 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _once(args: argparse.Namespace, engine: LocalEngine, name: str, *, quiet: bool = False) -> int:
+def chosen(args: argparse.Namespace) -> tuple[Reloads, str]:
+    """The engine and the job, where jobs can be given new code."""
+    from orchestra.api.engine import EngineError
+    from orchestra.cli.engines import choose
+    from orchestra.local.engine import LocalEngine
+
+    engine, name = choose(args)
+    if isinstance(engine, LocalEngine):
+        return engine, name
+    from orchestra.cluster.engine import KubernetesEngine
+    from orchestra.cluster.rendered import RenderedEngine
+
+    if isinstance(engine, RenderedEngine) or not isinstance(engine, KubernetesEngine):
+        mend = f"{args.program} cp, then {args.program} restart {name}"
+        raise EngineError(f"{name} was rendered: nothing in its pods follows the workspace store; {mend}")
+    return engine, name
+
+
+def _once(args: argparse.Namespace, engine: Reloads, name: str, *, quiet: bool = False) -> int:
+    from orchestra.cli.engines import next_line
+
     begun = time.time()
     answer = engine.sync(name, args.include)
     if answer is None:
@@ -89,7 +108,7 @@ def _once(args: argparse.Namespace, engine: LocalEngine, name: str, *, quiet: bo
     for rank, reason in sorted(answer.cold.items()):
         print(f"rank {rank} was started cold: {reason}")
     _report(answer, None if args.no_wait else _first_step(engine, name, begun))
-    print(f"next: {args.program} logs {name} -f", flush=True)
+    print(next_line(args, f"logs {name} -f"), flush=True)
     return exit_codes.OK
 
 
@@ -105,7 +124,7 @@ def _report(answer: Reloaded, first_step: float | None) -> None:
     print(f"  {'in all':<26}{sum(phases.values()):8.2f} s")
 
 
-def _first_step(engine: LocalEngine, name: str, begun: float) -> float | None:
+def _first_step(engine: Reloads, name: str, begun: float) -> float | None:
     """Seconds from the request to the first step with the new code; None where none is reported."""
     from orchestra.plan.status import RESTING, status_of
 
@@ -121,16 +140,33 @@ def _first_step(engine: LocalEngine, name: str, begun: float) -> float | None:
     return None
 
 
-def _edits(folder: Path) -> Iterator[None]:
-    """Once at the beginning, and after every edit."""
+def _interrupted() -> threading.Event:
+    """Set by ^C. Python drops an exception that falls into some callback, and with it a user's only ^C."""
+    ended = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        ended.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    return ended
+
+
+def _edits(folder: Path, idle: int, ended: threading.Event) -> Iterator[None]:
+    """Once at the beginning, after every edit, and also without one every `idle` seconds."""
     yield None
     print(f"watching {folder}; ^C ends it", flush=True)
     try:
         from watchfiles import watch
     except ImportError:
-        while True:  # an unchanged folder costs milliseconds to look at
-            time.sleep(0.5)
+        while not ended.wait(0.5):  # an unchanged folder costs milliseconds to look at
             yield None
+        return
     # Also without news once a second: an edit just before the watch began tells nothing, and looking costs little.
-    for _ in watch(folder, step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True, raise_interrupt=False):
-        yield None
+    quiet = 0
+    for found in watch(
+        folder, step=20, debounce=200, rust_timeout=1000, yield_on_timeout=True, raise_interrupt=False, stop_event=ended
+    ):
+        quiet = 0 if found else quiet + 1
+        if quiet % idle == 0:
+            yield None

@@ -25,7 +25,7 @@ from orchestra.operator.quotas import EXCEEDED
 from orchestra.plan.planner import needs_of
 from orchestra.plan.status import seconds_of
 
-_HOLDING = ("Syncing", "Provisioning", "Running")
+_HOLDING = ("Provisioning", "Running")
 _NEVER_LET_IN = ("QueueNotFound", "Invalid")
 _TEXT_SECONDS = 1.0  # new words for those who go on waiting: so often at most
 
