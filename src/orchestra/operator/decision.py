@@ -63,6 +63,11 @@ class Observation:
     """What a gang scheduler says about the gang, where its pods do not say it."""
 
     @property
+    def all_pods(self) -> tuple[PodObject, ...]:
+        """With the one that fills the workspace."""
+        return self.pods if self.sync_pod is None else (*self.pods, self.sync_pod)
+
+    @property
     def seniority(self) -> half_gangs.Seniority:
         """Its place among others that wait."""
         return half_gangs.Seniority(self.born, self.job.metadata.uid or "")

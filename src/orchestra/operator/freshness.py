@@ -32,7 +32,14 @@ class Freshness:
 
     def doubtful(self, found: JobObject, pods: Iterable[PodObject], decision: Decision) -> bool:
         """Whether it must be asked for first. A new job needs no question: its first status write is refused if not."""
-        acts = decision.create or decision.replace or decision.delete or decision.stop or decision.delete_job
+        acts = (
+            decision.create
+            or decision.fill
+            or decision.replace
+            or decision.delete
+            or decision.stop
+            or decision.delete_job
+        )
         uid = found.metadata.uid
         known = uid in self._confirmed or self._statuses.has_written(uid)
         return bool(acts) and not known and (found.read_status().phase is not None or any(True for _ in pods))

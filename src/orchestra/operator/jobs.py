@@ -107,8 +107,8 @@ class JobController:
         seen = await self._groups.look(seen)
         seen = self._with_place(found, seen)  # in one breath with the decision: two must not get the same room
         decision = decide(seen, self._clock())
-        if self._fresh.doubtful(found, seen.pods, decision):
-            if not await self._fresh.confirm(found, seen.pods):
+        if self._fresh.doubtful(found, seen.all_pods, decision):
+            if not await self._fresh.confirm(found, seen.all_pods):
                 return Result(SOON)
             seen = self._with_place(found, seen)
             decision = decide(seen, self._clock())
@@ -300,13 +300,14 @@ class JobController:
         if made is None:
             return
         options = PodOptions(sees_nodes=False, image=self._moved_by[0], workspace_url=self._moved_by[1])
-        wanted = filling_children(made, meta, options)
-        created = await create_children(self._client, wanted, owner_uid=meta.uid, expectations=self._expected)
-        no = refusal_of((error for _, error in created.errors), created.strangers)
-        if no is not None:
-            await self._give_up(found, seen, Decision(status.status_of(seen.job)), no)
-        if not created.complete:
-            raise KubeError(_refusal(created))
+        *claims, pod = filling_children(made, meta, options)
+        for children, expected in ((claims, None), ([pod], self._expected)):  # only pods are waited for
+            created = await create_children(self._client, children, owner_uid=meta.uid, expectations=expected)
+            no = refusal_of_creation(created)
+            if no is not None:
+                await self._give_up(found, seen, Decision(status.status_of(seen.job)), no)
+            if not created.complete:
+                raise KubeError(_refusal(created))
 
     async def _create(self, found: JobObject, seen: Observation, decision: Decision, missing: list[Child]) -> None:
         """The pods, all or none: a no half-way takes back what was made of this attempt."""

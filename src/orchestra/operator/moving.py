@@ -17,7 +17,8 @@ WORKSPACE_URL = "http://orchestra-workspace.orchestra-system.svc:8080"
 SHARED = "ReadWriteMany"
 _TOKEN = "/var/run/orchestra-token"  # noqa: S105 -- a folder
 _STATE = "/run/orchestra"
-FETCH, SEND = "orchestra-fetch", "orchestra-send"
+FETCH, SEND, FOLLOW = "orchestra-fetch", "orchestra-send", "orchestra-code"
+OURS = (FETCH, SEND, FOLLOW)
 LAST_UPLOAD = 300
 """Seconds after the trainer's end, a good one too, in which the sidecar sends what is not in the store yet."""
 REFUSED = 3
@@ -135,7 +136,7 @@ def moving(plan: Plan, index: int, attempt: int, uid: str, image: str, url: str,
     if not fills_claim(plan) or (sync is not None and (sync.data or sync.output)):
         made.containers.append(fetch)
     if made.socket:
-        follow = {"name": "orchestra-code", "command": [*words, "follow", "env:ORCHESTRA_ORDERS"],
+        follow = {"name": FOLLOW, "command": [*words, "follow", "env:ORCHESTRA_ORDERS"],
                   "restartPolicy": "Always", "volumeMounts": [*shared, *fetch_mounts], **base}  # fmt: skip
         made.containers.append(follow)
     if sync is not None and sync.output:

@@ -18,7 +18,7 @@ SETTLE = 2.0
 
 def can_wait(seen: Observation, decision: Decision) -> bool:
     """Whether nothing is lost when this decision's status is written a moment later, or with the next one."""
-    acts = decision.create or decision.replace or decision.delete or decision.stop or decision.events
+    acts = decision.create or decision.fill or decision.replace or decision.delete or decision.stop or decision.events
     if acts or decision.delete_job:
         return False
     # That all were created must be known before one of them can have begun to run: else, deleted, it would be taken

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from operator_desk import Desk
+from testbed.fake_nodes import set_pod_phase
 from testbed.waiting import wait_until
 
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -84,3 +85,28 @@ def test_a_kept_claim_is_mounted_by_the_next_job_of_that_name_and_owned_by_nobod
     after = desk.api.get(desk.core("persistentvolumeclaims", "job-checkpoints"))["metadata"]
     assert after["uid"] == before["uid"]
     assert "ownerReferences" not in after
+
+
+def test_a_shared_workspace_is_filled_before_the_workers_start_and_anew_for_other_code(desk: Desk) -> None:
+    desk.queue(storage={"workspace": {"sizePerGPU": "1Mi"}})
+    desk.job(workspace={"snapshot": "a" * 64})
+    wait_until("the pod that fills it", lambda: desk.names("pods") == ["job-sync-0"])
+    assert desk.names("persistentvolumeclaims") == ["job-workspace"]
+    desk.wait(lambda told: told.get("phase") == "Syncing")
+    assert "bringing snapshot aaaaaaaaaaaa into claim job-workspace" in desk.condition("Phase")["message"]
+    filling = desk.api.get(desk.core("pods", "job-sync-0"))
+    set_pod_phase(desk.api, desk.namespace, "job-sync-0", "Succeeded")
+    wait_until("its workers", lambda: {"job-0", "job-1"} <= set(desk.names("pods")))
+    assert desk.api.get(desk.core("pods", "job-sync-0"))["metadata"]["uid"] == filling["metadata"]["uid"], "it stays"
+    changed = {"metadata": {"annotations": {"torchrun.ai/restart-attempt": "1"}},
+               "spec": {"workspace": {"snapshot": "b" * 64}}}  # fmt: skip
+    desk.api.patch(desk.path("torchrunjob", "job"), changed)
+    wait_until("another pod fills it", lambda: _brought(desk) == "snapshot bbbbbbbbbbbb")
+    set_pod_phase(desk.api, desk.namespace, "job-sync-0", "Succeeded")
+    wait_until("its second attempt", lambda: "job-1-r2" in desk.names("pods"))
+    assert not desk.status().get("restarts"), "asked for: it costs no restart"
+
+
+def _brought(desk: Desk) -> str:
+    found = desk.api.find(desk.core("pods", "job-sync-0"))
+    return str(found["metadata"]["annotations"]["torchrun.ai/brought"]) if found else ""
