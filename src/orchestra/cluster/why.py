@@ -100,6 +100,7 @@ def _failed(seen: Observed) -> list[Cause]:
         return [_rank(seen, f"orchestra logs {name}")]
     mends = {
         "DeadlineExceeded": "raise activeDeadlineSeconds and submit it again: it goes on from its last checkpoint",
+        "SyncFailed": f"kubectl logs {name}-sync-0, then submit it again",
         "PendingTimeout": "raise lifecycle.pendingTimeoutSeconds, or mend what it waited for",
     }
     return [Cause("job", f"{reason}: {message}", mends.get(reason, f"orchestra logs {name}"))]
