@@ -12,7 +12,7 @@ from orchestra.operator import elastic, filling, names
 from orchestra.operator.kinds import JOB_LABEL, ROLE_LABEL
 from orchestra.operator.lost_nodes import with_our_tolerations
 from orchestra.operator.manifests import IMAGE
-from orchestra.operator.moving import LAST_UPLOAD, RESOURCES, WORKSPACE_URL, moving, own_workspace
+from orchestra.operator.moving import LAST_UPLOAD, OURS, RESOURCES, WORKSPACE_URL, moving, own_workspace
 from orchestra.plan import Plan
 from orchestra.plan.merge import merge
 from orchestra.plan.where import ETCD_IMAGE
@@ -213,10 +213,19 @@ def _over_template(plan: Plan, metadata: Json, spec: Json) -> Json:
     """Our pod laid over the queue's and the job's own template, whose container `trainer` is ours."""
     template = plan.template.pod_template or {}
     body = merge({"metadata": template.get("metadata", {}), "spec": template.get("spec", {})}, {"spec": spec})
+    before = [one for one in body["spec"].get("initContainers", []) if _is_whole(one)]
+    body["spec"] = {**body["spec"], "initContainers": before}
+    if not before:
+        del body["spec"]["initContainers"]
     annotations = {**body["metadata"].get("annotations", {}), **plan.annotations, **elastic.marks(plan)}
     labels = {**body["metadata"].get("labels", {}), **metadata["labels"]}
     metadata = {**metadata, "labels": labels, **({"annotations": annotations} if annotations else {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body["spec"]}
+
+
+def _is_whole(container: Json) -> bool:
+    """Whether it is more than a template's words about a container of ours, which this pod does not have."""
+    return container.get("name") not in OURS or "command" in container
 
 
 def _placement(plan: Plan, options: PodOptions) -> Json:

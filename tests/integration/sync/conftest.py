@@ -77,3 +77,10 @@ def store(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterat
     made = StoreProcess(control_plane, namespace, folder)
     yield made
     made.kill()
+
+
+@pytest.fixture
+def other(control_plane: ControlPlane) -> Iterator[str]:
+    with control_plane.namespace("other-") as name:
+        default_account(control_plane, name)
+        yield name

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from integration.agent.worker import until
-from integration.sync.store_process import StoreProcess, default_account
+from integration.sync.store_process import StoreProcess
 from orchestra.cluster.bridge import Bridge
 from orchestra.cluster.workspace import NoStore, Proxy, send_folder
 from orchestra.kube.client import Client
 from orchestra.kube.config import load_kubeconfig
 from orchestra.operator.workspace_store import workspace_manifests
 from orchestra.sync.blobs import Blobs
+from orchestra.sync.board import Asked, Report
+from orchestra.sync.callers import AUDIENCE
 from orchestra.sync.client import DirectAsk, push, served_store
 from orchestra.sync.errors import Damaged, Missing, NoAccess
 from orchestra.sync.hashing import hash_of
@@ -27,13 +29,6 @@ from testbed.control_plane import ControlPlane
 from testbed.crds import install_crds
 
 pytestmark = pytest.mark.control_plane
-
-
-@pytest.fixture
-def other(control_plane: ControlPlane) -> Iterator[str]:
-    with control_plane.namespace("other-") as name:
-        default_account(control_plane, name)
-        yield name
 
 
 @pytest.fixture
@@ -183,3 +178,32 @@ def test_only_what_an_unfinished_job_names_is_kept(
     applied = deliver(served_store(store.url, token), needed, Blobs(tmp_path / "blobs"), tmp_path / "app")
     assert (applied.tree / "train.py").read_text() == "print('hello')\n"
     assert push(snapshot(project), ask).id == lone, "and can be sent again"
+
+
+def test_another_namespace_neither_hears_orders_nor_gives_them(store: StoreProcess, namespace: str, other: str) -> None:
+    ours, theirs = store.ask(namespace), store.ask(other)
+    path, report = "/v1/workers/some-uid", msgspec.json.encode(Report(worker="train-0"))
+    assert ours("POST", f"{path}?wait=0", report, {}) == b"{}"
+    assert theirs("GET", path, None, {}) == b"[]"
+    asked = Asked(id="one", generation=1, workers=["train-0"], prepare_seconds=1)
+    theirs("POST", "/v1/reloads/some-uid", msgspec.json.encode(asked), {})
+    assert ours("POST", f"{path}?wait=0", report, {}) == b"{}", "an order of theirs is none of ours"
+    with pytest.raises(Missing):
+        ours("GET", "/v1/reloads/some-uid?id=one", None, {})
+
+
+def test_a_pod_speaks_for_itself_only(control_plane: ControlPlane, store: StoreProcess, namespace: str) -> None:
+    spec = {"containers": [{"name": "one", "image": "none"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train-0"}, "spec": spec}
+    made = control_plane.admin.create(f"/api/v1/namespaces/{namespace}/pods", pod)["metadata"]
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": "train-0", "uid": made["uid"]}
+    answer = control_plane.admin.create(
+        f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+         "spec": {"audiences": [AUDIENCE], "expirationSeconds": 600, "boundObjectRef": bound}},
+    )  # fmt: skip
+    ask = DirectAsk(store.url, lambda: str(answer["status"]["token"]), seconds=30)
+    mine, another = (msgspec.json.encode(Report(worker=name)) for name in ("train-0", "train-1"))
+    assert ask("POST", "/v1/workers/some-uid?wait=0", mine, {}) == b"{}"
+    with pytest.raises(NoAccess, match="speaks for itself only"):
+        ask("POST", "/v1/workers/some-uid?wait=0", another, {})

@@ -106,6 +106,16 @@ def test_workers_mount_the_claim_and_only_follow() -> None:
     assert {"name": "workspace", "mountPath": "/app"} in spec["containers"][0]["volumeMounts"]
 
 
+def test_what_a_template_says_of_our_containers_is_no_container() -> None:
+    template = {"spec": {"initContainers": [{"name": "orchestra-fetch", "volumeMounts": []}, {"name": "theirs"}]}}
+    queue = a_cpu_queue(storage=SHARED, podTemplate=template)
+    plan = plan_attempt(queue, a_job("train", workspace={"snapshot": ID}, numNodes=2), "uid", 1)
+    spec = worker_pod(plan, 0, 1, "uid", {}, PodOptions())["spec"]
+    assert {one["name"] for one in spec["initContainers"]} == {"theirs", "orchestra-code"}
+    plain = plan_attempt(a_cpu_queue(podTemplate=template), a_job("train"), "uid", 1)
+    assert [one["name"] for one in worker_pod(plain, 0, 1, "uid", {})["spec"]["initContainers"]] == ["theirs"]
+
+
 def test_the_pod_goes_where_workers_may_go_and_is_named_as_people_know_it() -> None:
     scheduling = {"nodeSelector": {"gpu": "h100"}, "tolerations": [{"key": "gpu"}], "scheduler": "kai-scheduler"}
     queue = a_cpu_queue(storage=SHARED, scheduling=scheduling)

@@ -14,7 +14,6 @@ from orchestra.kube.errors import ApiError
 from orchestra.kube.objects import PODS, MetadataOnly
 from orchestra.operator import pods
 from orchestra.operator.attempt import plan_attempt
-from orchestra.operator.moving import OURS
 from orchestra.operator.queueing.kinds import Classes
 from orchestra.plan.volumes import is_on
 
@@ -56,8 +55,8 @@ def trial_pod(name: str, spec: TorchrunQueueSpec) -> dict[str, Any] | list[Probl
     pod = pods.worker_pod(made, 0, 1, TRIAL, {})
     metadata = {key: value for key, value in pod["metadata"].items() if key != "ownerReferences"}
     inside = {key: value for key, value in pod["spec"].items() if key not in _NOT_OF_THE_QUEUE}
-    for container in (*inside["containers"], *inside.get("initContainers", [])):
-        if container.get("name") in ("trainer", *OURS):  # those that the operator adds to, which bring no image here
+    for container in inside["containers"]:
+        if container.get("name") == "trainer":
             container.setdefault("image", _NO_IMAGE)
     return {**pod, "metadata": metadata, "spec": inside}
 
