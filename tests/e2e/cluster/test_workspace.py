@@ -156,6 +156,8 @@ def test_an_edited_line_takes_effect_in_the_running_pods_at_one_step(
     assert {pod["metadata"]["uid"] for pod in site.pods("train")} == before, "the same pods"
     job = site.engine.get("train")
     assert (status_of(job).attempt, status_of(job).restarts or 0) == (1, 0)
+    assert job.spec.workspace is not None
+    assert (job.spec.workspace.snapshot or "none")[:12] in site.cli("history", *here).stdout
 
     (project / "version.py").write_text("N = 3\n")
     changed = site.cli("diff", "train", *here)
