@@ -213,3 +213,19 @@ def test_a_sidecar_that_dies_half_way_leaves_nobody_waiting(site: Site) -> None:
     progress = site.workers[1].folder / "ranks" / "1" / "progress.json"
     step = json.loads(progress.read_text())["step"]
     until(lambda: json.loads(progress.read_text())["step"] > step, 60, "it trains on")
+
+
+def test_changed_requirements_ask_for_all_workers_anew(store: StoreProcess, namespace: str, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "requirements.txt").write_text("one\n")
+    taken = send_folder(store.ask(namespace), project, [], Limits())
+    site = Site(store, namespace, project, tmp_path)
+    site._be(spec={"workspace": {"snapshot": taken.id}, "environment": {"requirements": "requirements.txt"}})
+    assert site.reloading().sync(project, []) is None
+    (project / "requirements.txt").write_text("another\n")
+    answer = site.reloading().sync(project, [])
+    assert answer is not None
+    assert (answer.state, "started anew" in answer.message) == ("restarted", True)
+    assert site.job.metadata.annotations["torchrun.ai/restart-attempt"] == "1"
+    assert snapshot_of(site.job) != taken.id
