@@ -174,11 +174,14 @@ def test_an_edited_line_takes_effect_in_the_running_pods_at_one_step(
     site.cluster.api.delete(f"/api/v1/namespaces/{site.namespace}/pods/{victim}")
     operator.start()
     site.wait("train", lambda job: (status_of(job).attempt or 0) >= 2 and status_of(job).phase == "Running")
-    site.step("train", int(at[1]) + 3)
-    later = [pod["metadata"]["name"] for pod in site.pods("train") if pod["metadata"]["name"].count("-r")]
-    logs = [site.cluster.kubectl("-n", site.namespace, "logs", name, "-c", "trainer") for name in later]
-    assert len(logs) == 2, later
-    assert all("version 2 goes on" in log and "version 1" not in log for log in logs), logs
+
+    def later() -> list[str]:
+        """What the pods of the second attempt have said."""
+        names = [pod["metadata"]["name"] for pod in site.pods("train") if pod["metadata"]["name"].endswith("-r2")]
+        return [site.cluster.kubectl("-n", site.namespace, "logs", name, "-c", "trainer") for name in names]
+
+    wait_until("the new code in both", lambda: [" goes on from" in log for log in later()] == [True, True])
+    assert all("version 2 goes on" in log and "version 1" not in log for log in later()), later()
     claims = f"/api/v1/namespaces/{site.namespace}/persistentvolumeclaims"
     assert (queue == "q") == (site.cluster.api.find(f"{claims}/train-workspace") is not None)
     assert site.cli("delete", "train", *here).returncode == 0
