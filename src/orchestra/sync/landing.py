@@ -70,13 +70,13 @@ def fetch(
             raise
 
 
-def _ranges(remote: Remote, key: str, size: int, etag: str | None) -> Iterator[bytes]:
+def _ranges(remote: Remote, key: str, size: int, etag: str | None) -> Iterator[memoryview]:
     """An object in order, a few ranges ahead."""
     starts = range(0, size, RANGE)
     if len(starts) <= 1:
-        yield remote.get_range(key, 0, size, etag)
+        yield remote.view_range(key, 0, size, etag)
         return
-    yield from ahead(lambda start: remote.get_range(key, start, min(start + RANGE, size), etag), starts, _AHEAD)
+    yield from ahead(lambda start: remote.view_range(key, start, min(start + RANGE, size), etag), starts, _AHEAD)
 
 
 def _forget(draft: str, folder: int) -> None:
@@ -84,7 +84,6 @@ def _forget(draft: str, folder: int) -> None:
         os.unlink(draft, dir_fd=folder)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
+def _write_all(descriptor: int, view: memoryview) -> None:
     while view:
         view = view[os.write(descriptor, view) :]

@@ -149,6 +149,30 @@ def test_the_whole_script_as_one_job(site: OnCluster, bucket: PodBucket, code: P
     assert bucket.server.secret_key not in told + log
 
 
+def test_two_nodes_without_a_shared_disk_go_on_from_the_store(site: OnCluster, bucket: PodBucket) -> None:
+    """Each node has an output folder of its own; the first one's checkpoints are everybody's after a pod was deleted."""
+    prefix = f"two/{site.namespace}"
+    bucket.secret(site.cluster, site.namespace)
+    made = the_example(bucket, prefix)
+    made["queue"]["spec"]["nodeResources"] = {"gpus": 2, "memory": "4Gi"}
+    site.cluster.api.create(site.path("torchrunqueues"), made["queue"])
+    sync = {"output": bucket.url(f"{prefix}/output"), "interval": 1, "secretName": SECRET}
+    command = "python -m orchestra.train.smoke --epochs 2 --checkpoint-every 2 --step-delay 0.3"
+    size = {"numNodes": 2, "gpusPerNode": 2}
+    site.submit("two", command, jobQueue="buckets", sync=sync, lifecycle={"gracePeriodSeconds": 60}, **size)
+    outputs = Outputs(bucket.remote(f"{prefix}/output/checkpoints"))
+    wait_until("a checkpoint is in the store", lambda: outputs.names(), timeout=240)
+    site.cluster.kubectl("-n", site.namespace, "delete", "pod", "two-1", "--wait=false")
+    job = site.rest("two")
+    assert job.status is not None
+    assert (job.status.phase, job.status.attempt) == ("Succeeded", 2), site.log("two")
+    output = bucket.remote(f"{prefix}/output")
+    log = output.get("log.txt").decode()
+    assert "resum" in log
+    assert "[DONE] steps=32 loss=0.03854" in log, log[-3000:]
+    assert "log-1.txt" in {item.key for item in output.listing()}
+
+
 def test_what_cannot_be_fetched_fails_the_job_with_its_reason(site: OnCluster, bucket: PodBucket, code: Path) -> None:
     """Wrong credentials, and data that is not there: one refusal each, no second try, and nothing started."""
     prefix = f"wrong/{site.namespace}"
