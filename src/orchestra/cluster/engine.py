@@ -37,6 +37,7 @@ from orchestra.sync.errors import SyncError
 if TYPE_CHECKING:
     from orchestra.api.reloaded import Reloaded
     from orchestra.cluster.reloading import Reloading
+    from orchestra.cluster.workspace import Proxy
 
 A = TypeVar("A")
 _REQUEST_SECONDS = 15.0
@@ -69,6 +70,7 @@ class KubernetesEngine:
         self.where = f"cluster {context or access.server}, namespace {self.namespace}"
         self._on_warning, self._note = on_warning, on_note or (lambda _: None)
         self._reloading: Reloading | None = None
+        self._store: Proxy | None = None
         self._bridge = Bridge()
         self._client: Client | None = None
 
@@ -203,8 +205,11 @@ class KubernetesEngine:
         from orchestra.cluster.workspace import store_of
 
         job = self.get(name)
-        ask = store_of(self._bridge, self.client, self.namespace)
-        self._reloading = Reloading(ask, job, self.workers(name), lambda patch: self.do(self._patch(name, patch)))
+        if self._store is None:  # kept, for its token is known to the store then
+            self._store = store_of(self._bridge, self.client, self.namespace)
+        self._reloading = Reloading(
+            self._store, job, self.workers(name), lambda patch: self.do(self._patch(name, patch))
+        )
         return self._reloading
 
     def sync(self, name: str, include: list[str] | None = None) -> Reloaded | None:

@@ -81,7 +81,7 @@ class Reloading:
         phase = status.status_of(self._job).phase
         if phase != "Running":
             return self._stored(taken, phase or "Pending")
-        if self.running() <= {taken.id} and taken.id == snapshot_of(self._job):
+        if taken.id == snapshot_of(self._job) and self.running() <= {taken.id}:
             return None
         if self._environment_changed(taken):
             return self._anew(taken)
