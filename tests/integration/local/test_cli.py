@@ -96,6 +96,8 @@ def test_a_job_through_all_its_verbs(local: Local) -> None:
     assert "Resumed" in local.cli("events", "all").stdout
     assert "begin at 0" in local.cli("logs", "all", "--rank", "0").stdout
     assert local.cli("logs", "all", "--rank", "5").stdout == ""
+    assert "begin at 0" in local.cli("logs", "all", "--role", "launcher").stdout
+    assert local.cli("logs", "all", "--role", "worker").stdout == "", "it has one node"
     assert "cooperative.py" in local.cli("history").stdout
     assert "local" in local.cli("queue").stdout
     assert local.cli("delete", "all", "--purge").returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from orchestra.api import labels
@@ -9,6 +10,8 @@ from orchestra.api.engine import EngineError, LogQuery, NotFound
 from orchestra.api.problem import Invalid
 from orchestra.cli.selectors import matches
 from orchestra.cluster.engine import difference
+from orchestra.cluster.foreign import in_role
+from orchestra.cluster.kinds import Pod
 from orchestra.cluster.log_lines import Place, read_line, wanted
 from orchestra.cluster.refusals import told
 from orchestra.cluster.submitting import contains, folder_mark
@@ -46,6 +49,38 @@ def test_a_log_that_is_reopened_gives_no_line_twice_and_leaves_none_out() -> Non
     assert [line.text for raw in again if (line := read_line(raw, place))] == []
 
 
+def a_pod(name: str, **labels: str) -> Pod:
+    return msgspec.convert({"metadata": {"name": name, "labels": {a.replace("__", "/").replace("_", "-"): b for a, b in labels.items()}}}, Pod)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pods", "first"),
+    [
+        ([a_pod("a-0", torchrun_node_index="0"), a_pod("a-1", torchrun_node_index="1")], "a-0"),
+        ([a_pod("a-1", torchrun_node_index="1"), a_pod("a-0-r2", torchrun_node_index="0")], "a-0-r2"),
+        (
+            [
+                a_pod("w", **{"training.kubeflow.org__replica_type": "worker"}),
+                a_pod("m", **{"training.kubeflow.org__replica_type": "master"}),
+            ],
+            "m",
+        ),
+        (
+            [
+                a_pod("n", **{"jobset.sigs.k8s.io__replicatedjob_name": "node"}),
+                a_pod("l", **{"jobset.sigs.k8s.io__replicatedjob_name": "launcher"}),
+            ],
+            "l",
+        ),
+    ],
+)
+def test_the_first_node_is_the_master_and_the_others_are_workers(pods: list[Pod], first: str) -> None:
+    others = {pod.metadata.name for pod in pods} - {first}
+    assert [pod.metadata.name for pod in in_role(pods, "master")] == [first]
+    assert {pod.metadata.name for pod in in_role(pods, "worker")} == others
+    assert in_role(pods, None) == pods
+
+
 def test_a_query_chooses() -> None:
     place = Place()
     raws = [b"2026-11-15T20:00:01Z [r0] one", b"2026-11-15T20:00:02Z [r1] two", b"2026-11-15T20:00:03Z [agent] three"]
@@ -79,6 +114,7 @@ def test_a_refusal_of_the_schema_has_its_fields_and_our_own_words() -> None:
     [
         (refusal(401, "Unauthorized"), EngineError, "log in again"),
         (refusal(403, "jobs is forbidden: User x cannot create"), EngineError, "orchestra-user"),
+        (refusal(403, "admission webhook x denied the request: no"), EngineError, "the cluster refused: admission"),
         (refusal(404, "the server could not find the requested resource"), EngineError, "orchestra install"),
         (refusal(404, "torchrunjobs x not found"), NotFound, "not found"),
         (refusal(500, "etcd"), EngineError, "500"),
