@@ -19,7 +19,7 @@ from testbed.cluster import Cluster
 from testbed.ports import free_port
 from testbed.waiting import wait_until
 
-from .stories import edits_and_restarts, trains_to_its_end
+from .stories import LOSS, SMOKE, edits_and_restarts, final, trains_to_its_end
 
 pytestmark = [pytest.mark.torch]
 
@@ -72,6 +72,17 @@ def test_a_pytorchjob_by_hand(deployed: Any) -> None:
 @pytest.mark.usefixtures("trainer")
 def test_a_trainjob_trains_to_the_same_loss_with_our_verbs(deployed: Any) -> None:
     trains_to_its_end(deployed, "trainjob", "trainjobs,trainingruntimes,jobsets,jobs")
+
+
+@pytest.mark.kubeflow_trainer
+@pytest.mark.usefixtures("trainer")
+def test_a_trainjob_is_launched_by_deepspeed_without_ssh(deployed: Any) -> None:
+    command = SMOKE.replace("python -m", "deepspeed --no_local_rank --module")
+    deployed.orchestra("apply", "--target", "trainjob", deployed.file("deepspeed", command))
+    steps, loss = final(deployed.orchestra("logs", "-f", "deepspeed"))
+    assert steps == 32
+    assert loss == pytest.approx(LOSS, abs=1e-4)
+    deployed.orchestra("delete", "deepspeed")
 
 
 @pytest.mark.training_operator
