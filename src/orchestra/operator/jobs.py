@@ -78,6 +78,7 @@ class JobController:
     ) -> None:
         self._client, self._jobs, self._lookup, self._lines = client, jobs, lookup, lines
         self._pods_of = pods.index(by_controller)
+        self._may_wait = jobs.index(lambda job: (may_be_rival(bytes(job.status)),))
         self._expected: Expectations[PodObject] = Expectations(pods)
         self._statuses = StatusWriter(client, JOBS)
         self._fresh = Freshness(client, self._statuses)
@@ -203,8 +204,8 @@ class JobController:
             return ()
         others = (
             rival(Seniority(other.metadata.creation_timestamp or "", other.metadata.uid), other.read_status())
-            for other in self._jobs
-            if other.metadata.uid != found.metadata.uid and may_be_rival(bytes(other.status))
+            for other in self._may_wait.get(True)
+            if other.metadata.uid != found.metadata.uid
         )
         return tuple(one for one in others if one is not None)
 
