@@ -129,4 +129,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _prepare(progress: Progress) -> None:
-    program(progress)
+    os.environ[PROGRAM] = str(program(progress))  # tests give themselves other caches: it is fetched once for all
