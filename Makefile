@@ -15,7 +15,7 @@ run: setup ## train a small model on this machine, live
 	@$(BIN)/orchestra run -f examples/cpu.yaml
 
 test: setup check ## everything: checks, unit, integration, end to end
-	@$(BIN)/pytest --numprocesses=2 --dist=loadgroup $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PYTEST_ARGS)
 
 test-unit: setup ## the tests that need nothing but Python (under a minute)
 	@$(BIN)/pytest tests/unit $(PYTEST_ARGS)

@@ -112,12 +112,8 @@ def _prepare_helm(progress: Progress) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark before `-m` selects; and say which tests belong to one process when several share the work."""
+    """Mark before `-m` selects."""
     tiers.mark_users_of_tiers(config, items)
-    for item in items:
-        # A file's fixtures are made once; and the machine's one cluster is one process's.
-        group = "two real nodes" if item.get_closest_marker("cluster") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -127,12 +123,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture is not None else contextlib.nullcontext():
-        if session.config.getoption(
-            "numprocesses", None
-        ):  # the one that hands out tests knows none, but has the terminal
-            tiers.prepare_required(session.config, Progress())
-        else:
-            tiers.prepare_tiers(session.config, session.items, Progress())
+        tiers.prepare_tiers(session.config, session.items, Progress())
 
 
 @pytest.hookimpl(tryfirst=True)

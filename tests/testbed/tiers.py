@@ -12,7 +12,6 @@ A plugin describes its tier once:
 tier.
 """
 
-import contextlib
 import os
 import re
 import shutil
@@ -87,16 +86,6 @@ def prepare_tiers(config: pytest.Config, items: Sequence[pytest.Item], progress:
                 tier.prepare(progress)
             except TierUnavailable as error:
                 reasons[tier.marker] = str(error)
-
-
-def prepare_required(config: pytest.Config, progress: Progress) -> None:
-    """Prepare what the whole suite needs, before processes that nobody sees wait for it; they find out themselves
-    what cannot be had.
-    """
-    for tier in tiers(config):
-        if tier.required_in_ci:
-            with contextlib.suppress(TierUnavailable):
-                tier.prepare(progress)
 
 
 def check_tiers_of(item: pytest.Item) -> None:
