@@ -157,7 +157,7 @@ def test_every_field_of_the_api_is_generated() -> None:
     """Else the property below would say less than it seems to."""
     seen: dict[str, set[str]] = {"job": set(), "queue": set()}
 
-    @settings(max_examples=30, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=400, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(everything=everything())
     def look(everything: dict[str, Any]) -> None:
         for name in seen:
